@@ -1,0 +1,25 @@
+"""What can go wrong, by who has to act."""
+
+
+class CoterieError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(CoterieError, ValueError):
+    """An argument is wrong; the message names it, its value and what is allowed."""
+
+
+class PrivacyPreconditionError(InputError):
+    """A theorem's hypothesis fails, so no privacy statement can be made."""
+
+
+class LeakError(CoterieError):
+    """Data could reach the outside without passing a mechanism."""
+
+
+class LocalSolveError(CoterieError, RuntimeError):
+    """A party could not compute its step; nothing of that step was released."""
+
+
+class MissingExtraError(CoterieError, ImportError):
+    """An optional dependency is needed; the message names the extra."""

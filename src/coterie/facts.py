@@ -1,0 +1,45 @@
+"""Public facts: the constants of a federation that everybody may know before a run."""
+
+import dataclasses
+import math
+
+from coterie.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything about the data that is public, and nothing else.
+
+    `labels` is the public label set (None for regression); labels travel as positions in it.
+    `data_derived` names the facts that were read off the data: each one voids the guarantee.
+    """
+
+    parties: tuple[str, ...]
+    sizes: tuple[int, ...]
+    n_features: int
+    row_norm: float
+    labels: tuple[str, ...] | None = None
+    label_bound: float | None = None
+    weight_bound: float = 1.0
+    data_derived: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.parties) != len(self.sizes) or not self.parties:
+            raise InputError(f"sizes: {len(self.sizes)} given for {len(self.parties)} parties; one per party is needed")
+        if len(set(self.parties)) != len(self.parties):
+            raise InputError(f"parties: names must differ, got {self.parties}")
+        for name, size in zip(self.parties, self.sizes, strict=True):
+            if size < 1:
+                raise InputError(f"parties: party {name!r} has {size} records; at least 1 is needed")
+        if self.n_features < 1:
+            raise InputError(f"n_features: got {self.n_features}; at least 1 is needed")
+        for field in ("row_norm", "weight_bound"):
+            value = getattr(self, field)
+            if not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{field}: got {value}; a positive finite number is needed")
+        if self.labels is not None and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):
+            raise InputError(f"labels: got {self.labels}; at least two different labels are needed")
+
+    @property
+    def n_parties(self) -> int:
+        return len(self.parties)

@@ -1,0 +1,21 @@
+"""What is minimised: losses, penalties, and exact minimisers of one party's part."""
+
+from coterie.problems.losses import Huber, HuberisedHinge, Logistic, Loss, Multinomial, Squared
+from coterie.problems.penalties import L1, L2, Ball, Box, ElasticNet, Penalty
+from coterie.problems.problem import Problem
+
+__all__ = [
+    "L1",
+    "L2",
+    "Ball",
+    "Box",
+    "ElasticNet",
+    "Huber",
+    "HuberisedHinge",
+    "Logistic",
+    "Loss",
+    "Multinomial",
+    "Penalty",
+    "Problem",
+    "Squared",
+]

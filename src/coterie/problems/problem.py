@@ -1,0 +1,76 @@
+"""Problem = loss x penalty x weighting: what all parties together minimise.
+
+    sum_i w_i sum_n loss(x_n . f, y_n) + penalty(f)
+
+`record_weight=w` counts every record alike (the pooled problem). `party_weight=C` counts every party alike, so that a
+record of a party with B records weighs C/B (the papers' convention). Each party carries 1/N of the penalty.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.errors import InputError
+from coterie.facts import Facts
+from coterie.problems.local import Records
+from coterie.problems.losses import Loss
+from coterie.problems.penalties import Penalty
+from coterie.serialise import serialisable
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    loss: Loss
+    penalty: Penalty
+    record_weight: float | None = None
+    party_weight: float | None = None
+    class_weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.record_weight is None) == (self.party_weight is None):
+            raise InputError(
+                f"record_weight, party_weight: got {self.record_weight}, {self.party_weight}; exactly one is needed"
+            )
+        for name, value in (("record_weight", self.record_weight), ("party_weight", self.party_weight)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{name}: got {value}; a positive finite number is needed")
+        if self.class_weight is not None and not all(w > 0 and math.isfinite(w) for w in self.class_weight):
+            raise InputError(f"class_weight: got {self.class_weight}; positive finite numbers are needed")
+
+    def check(self, facts: Facts) -> None:
+        self.loss.check(facts)
+        if self.class_weight is not None and (facts.labels is None or len(self.class_weight) != len(facts.labels)):
+            n_labels = 0 if facts.labels is None else len(facts.labels)
+            raise InputError(f"class_weight: {len(self.class_weight)} given for {n_labels} labels; one per label is needed")
+
+    def n_coefficients(self, facts: Facts) -> int:
+        return facts.n_features * self.loss.n_outputs
+
+    def weight_of_one_record(self, size: int) -> float:
+        """w_i: what a record of sample and class weight 1 weighs at a party with `size` records."""
+        return self.record_weight if self.record_weight is not None else self.party_weight / size  # type: ignore[operator]
+
+    def largest_record_weight(self, size: int, facts: Facts) -> float:
+        """Public bound on the weight of any record, with sample and class weights at their largest."""
+        return self.weight_of_one_record(size) * facts.weight_bound * max(self.class_weight or (1.0,))
+
+    def share(self, n_parties: int) -> "Problem":
+        """The same problem with the part of the penalty that one party carries."""
+        return dataclasses.replace(self, penalty=self.penalty.scaled(1 / n_parties))
+
+    def records(self, shard: Any) -> Records:
+        """A party's shard with all weights folded into one column (NumPy)."""
+        weight = shard.weight * self.weight_of_one_record(len(shard.y))
+        if self.class_weight is not None:
+            weight = weight * np.asarray(self.class_weight)[shard.y.astype(int)]
+        return Records(shard.X, shard.y, weight)
+
+    def value(self, f: Any, all_records: list[Records]) -> Any:
+        """The whole objective at one coefficient vector, over all parties."""
+        matrix = f if self.loss.n_outputs == 1 else jnp.reshape(f, (-1, self.loss.n_outputs))
+        data = sum(jnp.dot(r.weight, self.loss.value(r.X @ matrix, r.y)) for r in all_records)
+        return data + self.penalty.value(f)

@@ -1,0 +1,68 @@
+"""Frozen dataclasses to plain JSON and back, so that plans can be saved, compared and hashed."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from typing import Any, TypeVar
+
+from coterie.errors import InputError
+
+_CLASSES: dict[str, type] = {}
+T = TypeVar("T")
+
+
+def serialisable(cls: type[T]) -> type[T]:
+    """Register a dataclass under its name; its fields must be plain values or registered classes."""
+    other = _CLASSES.setdefault(cls.__name__, cls)
+    if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InputError(f"serialisable: the name {cls.__name__!r} is taken by {other.__module__}")
+    _CLASSES[cls.__name__] = cls
+    return cls
+
+
+def encode(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if _CLASSES.get(type(value).__name__) is not type(value):
+            raise InputError(f"{type(value).__name__} cannot be saved: decorate it with coterie.serialise.serialisable")
+        fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        return {"type": type(value).__name__, **fields}
+    if isinstance(value, (tuple, list)):
+        return [encode(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # "inf": JSON has no word for it
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise InputError(f"a {type(value).__name__} cannot be part of a plan; plain numbers and words are needed")
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, dict):
+        name = value.get("type")
+        cls = _CLASSES.get(name) if isinstance(name, str) else None
+        if cls is None:
+            raise InputError(f"plan: unknown type {name!r}; known types are {', '.join(sorted(_CLASSES))}")
+        known = {f.name for f in dataclasses.fields(cls) if f.init}
+        unknown = sorted(set(value) - known - {"type"})
+        if unknown:
+            raise InputError(f"plan: {name} has no field {unknown[0]!r}; fields are {', '.join(sorted(known))}")
+        try:
+            return cls(**{k: decode(v) for k, v in value.items() if k != "type"})
+        except TypeError as error:
+            raise InputError(f"plan: {name} cannot be read: {error}") from None
+    if isinstance(value, list):
+        return tuple(decode(v) for v in value)
+    if value in ("inf", "-inf"):
+        return float(value)
+    return value
+
+
+def canonical(value: Any) -> str:
+    """One text for one value: sorted keys, no spaces, shortest round-trip floats."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+

@@ -1,0 +1,138 @@
+"""Who hears whom: connected undirected graphs from names, edge lists or networkx objects."""
+
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from coterie.errors import InputError
+from coterie.serialise import serialisable
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Parties 0..n_parties-1 and their edges (i < j, sorted, each once)."""
+
+    n_parties: int
+    edges: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if self.n_parties < 1:
+            raise InputError(f"n_parties: got {self.n_parties}; at least 1 is needed")
+        edges = sorted({(min(i, j), max(i, j)) for i, j in self.edges})
+        object.__setattr__(self, "edges", tuple(edges))
+        for i, j in edges:
+            if i == j or not (0 <= i and j < self.n_parties):
+                raise InputError(f"edges: got ({i}, {j}); two different parties of 0..{self.n_parties - 1} are needed")
+        components = [sorted(c) for c in nx.connected_components(self.graph)]
+        if len(components) > 1:
+            shown = "; ".join(_shorten(c) for c in components[:5])
+            raise InputError(f"topology: the graph falls into {len(components)} components ({shown}); it must be connected")
+
+    @functools.cached_property
+    def graph(self) -> nx.Graph:
+        graph = nx.empty_graph(self.n_parties)
+        graph.add_edges_from(self.edges)
+        return graph
+
+    @functools.cached_property
+    def degrees(self) -> np.ndarray:
+        return np.bincount(np.asarray(self.edges, dtype=int).ravel(), minlength=self.n_parties)
+
+    @functools.cached_property
+    def arcs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every edge in both directions: party `to[e]` hears party `source[e]`; sorted by `to`."""
+        edges = np.asarray(self.edges, dtype=np.int32).reshape(-1, 2)
+        to, source = np.concatenate([edges, edges[:, ::-1]]).T
+        order = np.lexsort((source, to))
+        return source[order], to[order]
+
+
+def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
+    """A topology from a name, an edge list, a networkx graph or a Topology; `seed` is public and used by random graphs."""
+    if isinstance(graph, Topology):
+        topology = graph
+    elif isinstance(graph, str):
+        if graph not in GRAPHS:
+            near = difflib.get_close_matches(graph, GRAPHS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"topology: unknown name {graph!r}{hint} (names: {', '.join(GRAPHS)})")
+        topology = _from_networkx(GRAPHS[graph](n_parties, seed) if n_parties > 1 else nx.empty_graph(1))
+    elif isinstance(graph, nx.Graph):
+        topology = _from_networkx(graph)
+    elif isinstance(graph, Iterable):
+        topology = _from_edges(graph, n_parties)
+    else:
+        raise InputError(f"topology: got a {type(graph).__name__}; a name, an edge list or a networkx graph is needed")
+    if topology.n_parties != n_parties:
+        raise InputError(f"topology: the graph has {topology.n_parties} nodes for {n_parties} parties")
+    return topology
+
+
+def _from_networkx(graph: nx.Graph) -> Topology:
+    if graph.is_directed() or graph.is_multigraph():
+        raise InputError(f"topology: got a {type(graph).__name__}; an undirected simple graph is needed")
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    return Topology(len(position), tuple((position[a], position[b]) for a, b in graph.edges))
+
+
+def _from_edges(edges: Iterable[Any], n_parties: int) -> Topology:
+    pairs = []
+    for edge in edges:
+        try:
+            i, j = (int(end) for end in edge)
+        except (TypeError, ValueError):
+            raise InputError(f"topology: got the edge {edge!r}; a pair of party numbers is needed") from None
+        pairs.append((i, j))
+    return Topology(n_parties, tuple(pairs))
+
+
+def _grid(n: int, _seed: int) -> nx.Graph:
+    rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
+    return nx.grid_2d_graph(rows, n // rows)
+
+
+def _first_connected(draw: Callable[[int], nx.Graph], seed: int) -> nx.Graph:
+    for attempt in range(1000):
+        graph = draw(seed * 1000 + attempt)
+        if nx.is_connected(graph):
+            return graph
+    raise InputError("topology: no connected graph found in 1000 draws; give the edges instead")
+
+
+def _erdos_renyi(n: int, seed: int) -> nx.Graph:
+    likely_connected = min(1.0, 2 * math.log(n) / n) if n > 2 else 1.0
+    return _first_connected(lambda s: nx.gnp_random_graph(n, likely_connected, seed=s), seed)
+
+
+def _random_connected(n: int, seed: int) -> nx.Graph:
+    """A random spanning tree plus as many random edges as parties."""
+    rng = np.random.default_rng(seed)
+    graph = nx.random_labeled_tree(n, seed=seed)
+    for _ in range(n):
+        i, j = rng.choice(n, size=2, replace=False)
+        graph.add_edge(int(i), int(j))
+    return graph
+
+
+GRAPHS: dict[str, Callable[[int, int], nx.Graph]] = {
+    "ring": lambda n, _: nx.cycle_graph(n) if n > 2 else nx.path_graph(n),
+    "complete": lambda n, _: nx.complete_graph(n),
+    "star": lambda n, _: nx.star_graph(n - 1),
+    "path": lambda n, _: nx.path_graph(n),
+    "grid": _grid,
+    "random-connected": _random_connected,
+    "watts-strogatz": lambda n, seed: nx.connected_watts_strogatz_graph(n, min(4, n - 1), 0.3, tries=1000, seed=seed),
+    "erdos-renyi": _erdos_renyi,
+}
+
+
+def _shorten(component: list[int]) -> str:
+    text = ", ".join(map(str, component[:6]))
+    return f"{{{text}{', ...' if len(component) > 6 else ''}}}"
