@@ -4,8 +4,10 @@ import dataclasses
 import math
 
 from coterie.errors import InputError
+from coterie.serialise import serialisable
 
 
+@serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything about the data that is public, and nothing else.

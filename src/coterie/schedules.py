@@ -66,5 +66,3 @@ def as_schedule(name: str, value: "Schedule | float | Sequence[float]") -> Sched
         return Schedule(tuple(value) if isinstance(value, (Sequence, np.ndarray)) else value)
     except (TypeError, ValueError):
         raise InputError(f"{name}: got {value!r}; a positive number, one per party, or a Schedule is needed") from None
-
-

@@ -33,7 +33,9 @@ class Topology:
         components = [sorted(c) for c in nx.connected_components(self.graph)]
         if len(components) > 1:
             shown = "; ".join(_shorten(c) for c in components[:5])
-            raise InputError(f"topology: the graph falls into {len(components)} components ({shown}); it must be connected")
+            raise InputError(
+                f"topology: the graph falls into {len(components)} components ({shown}); it must be connected"
+            )
 
     @functools.cached_property
     def graph(self) -> nx.Graph:
@@ -121,6 +123,11 @@ def _random_connected(n: int, seed: int) -> nx.Graph:
     return graph
 
 
+def _watts_strogatz(n: int, seed: int) -> nx.Graph:
+    """Four neighbours each, rewired with probability 0.3; complete where that is everybody."""
+    return nx.complete_graph(n) if n <= 5 else nx.connected_watts_strogatz_graph(n, 4, 0.3, tries=1000, seed=seed)
+
+
 GRAPHS: dict[str, Callable[[int, int], nx.Graph]] = {
     "ring": lambda n, _: nx.cycle_graph(n) if n > 2 else nx.path_graph(n),
     "complete": lambda n, _: nx.complete_graph(n),
@@ -128,7 +135,7 @@ GRAPHS: dict[str, Callable[[int, int], nx.Graph]] = {
     "path": lambda n, _: nx.path_graph(n),
     "grid": _grid,
     "random-connected": _random_connected,
-    "watts-strogatz": lambda n, seed: nx.connected_watts_strogatz_graph(n, min(4, n - 1), 0.3, tries=1000, seed=seed),
+    "watts-strogatz": _watts_strogatz,
     "erdos-renyi": _erdos_renyi,
 }
 

@@ -22,7 +22,8 @@ class Loss:
     smoothness: float
     rank: int
     n_outputs: int = 1
-    margin: ClassVar[bool] = False  # a monotone function of y * score with y = +-1
+    margin: ClassVar[bool] = False  # a decreasing function of y * score with y = +-1
+    self_bounded: ClassVar[bool] = False  # one score, and phi'' = |phi'| (1 - |phi'|)
 
     def value(self, score: jax.Array, y: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -69,6 +70,7 @@ class Logistic(_TwoLabels):
     """ln(1 + exp(-m))."""
 
     smoothness: ClassVar[float] = 0.25
+    self_bounded: ClassVar[bool] = True
 
     def phi(self, m):
         p = jax.nn.sigmoid(-m)

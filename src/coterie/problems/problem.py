@@ -45,7 +45,9 @@ class Problem:
         self.loss.check(facts)
         if self.class_weight is not None and (facts.labels is None or len(self.class_weight) != len(facts.labels)):
             n_labels = 0 if facts.labels is None else len(facts.labels)
-            raise InputError(f"class_weight: {len(self.class_weight)} given for {n_labels} labels; one per label is needed")
+            raise InputError(
+                f"class_weight: {len(self.class_weight)} given for {n_labels} labels; one per label is needed"
+            )
 
     def n_coefficients(self, facts: Facts) -> int:
         return facts.n_features * self.loss.n_outputs

@@ -1,0 +1,60 @@
+"""What travels, and who could see it."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from coterie.privacy.observers import AGGREGATES, EVERYBODY, Observer
+from coterie.privacy.release import Contribution, Release, UnitNoise
+from coterie.serialise import serialisable
+
+
+class Channel:
+    """`observers` lists those a loss can be stated against; the first is meant when none is named."""
+
+    name: ClassVar[str]
+    observers: ClassVar[tuple[Observer, ...]]
+    aggregates: ClassVar[bool]
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Broadcast(Channel):
+    """Every release is sent to all, so every release is noised by its own party."""
+
+    name = "broadcast"
+    observers = (EVERYBODY,)
+    aggregates = False
+
+
+class _Aggregating(Channel):
+    observers = (AGGREGATES,)
+    aggregates = True
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Curator(_Aggregating):
+    """A trusted curator sees all contributions, adds one noise and publishes the noised sum."""
+
+    name = "curator"
+
+    def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
+        # one draw per party travels in every engine; the curator's own noise is the first
+        return grant.noised_sum(contributions, noise.value[0][0])
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class SecureSum(_Aggregating):
+    """Nobody sees a contribution: each party adds its share of the noise and only the sum is opened.
+
+    All parties are needed in every round; a missing share would leave the sum with less noise than was priced.
+    """
+
+    name = "secure-sum"
+
+    def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
+        shares = noise.value[0]
+        return grant.noised_sum(contributions, shares.sum(axis=0) / jnp.sqrt(float(shares.shape[0])))

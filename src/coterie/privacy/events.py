@@ -1,0 +1,152 @@
+"""Privacy events: public numbers about one release that know their own privacy curves. No data, no JAX.
+
+Curves have two rows, one per direction of the divergence, because zero-out adjacency is not symmetric:
+row 0 is D(with the record || without it), row 1 is D(without || with). For replace-one both rows are equal.
+"""
+
+import dataclasses
+import math
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.serialise import serialisable
+
+Adjacency = Literal["replace-one", "zero-out"]
+
+
+def check_adjacency(adjacency: object) -> Adjacency:
+    if adjacency not in get_args(Adjacency):
+        raise InputError(f"adjacency: got {adjacency!r}; one of {', '.join(get_args(Adjacency))} is needed")
+    return adjacency  # type: ignore[return-value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Fields must be concrete numbers: a traced, hence possibly data-dependent, value raises on construction."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float, np.number)):
+                if not value >= 0:
+                    raise PrivacyPreconditionError(f"{field.name}: got {value}; a number >= 0 is needed")
+            elif not isinstance(value, (str, bool, tuple)):
+                raise PrivacyPreconditionError(
+                    f"{field.name}: got a {type(value).__name__}; a privacy event takes public numbers only"
+                )
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        """Renyi divergence bounds, shape (2, len(orders)), natural logarithm."""
+        raise NotImplementedError
+
+    @property
+    def pure(self) -> float:
+        """Pure epsilon, infinite where there is none."""
+        return math.inf
+
+    @property
+    def gaussian_ratio(self) -> float | None:
+        """sensitivity / standard deviation if the event is exactly one Gaussian release."""
+        return None
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Event):
+    """Gaussian noise on a value: `ratio` = sensitivity / noise_std."""
+
+    ratio: float
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        return np.tile(orders * self.ratio**2 / 2, (2, 1))
+
+    @property
+    def pure(self) -> float:
+        return 0.0 if self.ratio == 0 else math.inf
+
+    @property
+    def gaussian_ratio(self) -> float | None:
+        return self.ratio
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Pure(Event):
+    """Any epsilon-DP release; its worst case is the two-point pair of randomised response."""
+
+    epsilon: float
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        a, eps = orders, self.epsilon
+        if math.isinf(eps):
+            return np.full((2, len(orders)), np.inf)
+        curve = (np.logaddexp(a * eps, (1 - a) * eps) - np.logaddexp(0.0, eps)) / (a - 1)
+        return np.tile(np.maximum(curve, 0.0), (2, 1))
+
+    @property
+    def pure(self) -> float:
+        return self.epsilon
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class GaussianObjective(Event):
+    """Exact minimiser of an objective with a linear Gaussian term b . f, b ~ N(0, std^2 I).
+
+    `ratio` = gradient sensitivity / std. `jacobian` k bounds one record's Hessian over the strong convexity of the
+    part that all data sets share; `rank` is the rank of one record's Hessian. With t = a - 1, the map
+    b -> b - t (b' - b) is a bijection while t k < 1, which leaves exp(t a ratio^2 / 2) times a ratio of determinants
+    that factorises over the eigenvalues of the two records' Hessians into J+ and J- (docs/guarantees.md).
+    """
+
+    ratio: float
+    jacobian: float
+    rank: int
+    adjacency: Adjacency
+    margin: bool
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        a, t, k = orders, orders - 1, self.jacobian
+        base = a * self.ratio**2 / 2
+        plus = np.log1p(k) - np.log1p(t * k / (1 + k)) / t
+        minus = np.full_like(a, np.inf)
+        fine = t * k < 1
+        minus[fine] = -np.log1p(k) - np.log1p(-t[fine] * k) / t[fine]
+        if self.adjacency == "replace-one":
+            return np.tile(base + self.rank * (plus + minus), (2, 1))
+        without_with = base + self.rank * minus
+        if self.margin:  # the slope has one sign, which bounds this direction without the Jacobian
+            without_with = np.minimum(without_with, base + (math.log(2) + log_ndtr(t * self.ratio)) / t)
+        return np.stack([base + self.rank * plus, without_with])
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Both(Event):
+    """One step that consists of several events, such as a noised minimiser and its output noise."""
+
+    events: tuple[Event, ...]
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        return np.sum([event.rdp(orders) for event in self.events], axis=0)
+
+    @property
+    def pure(self) -> float:
+        return sum(event.pure for event in self.events)
+
+    @property
+    def gaussian_ratio(self) -> float | None:
+        ratios = [event.gaussian_ratio for event in self.events]
+        return None if any(r is None for r in ratios) else math.hypot(*[r for r in ratios if r is not None])
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Unprotected(Event):
+    """A release without noise: no privacy statement can be made."""
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        return np.full((2, len(orders)), np.inf)

@@ -1,0 +1,104 @@
+"""A grant is one party's permission for one round: a noise scale and the event that prices it, from one object.
+
+Grants are made by mechanisms and cannot be altered, so noise and accounting cannot disagree. Inside a party's step a
+grant carries only its scales (an array pytree); its event stays on the host with the plan.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from coterie.privacy.events import Event
+from coterie.privacy.release import Contribution, Release, UnitNoise, contribute, needs_public, private_call, seal
+from coterie.problems.local import Records, minimise
+from coterie.problems.problem import Problem
+
+_SEAL = object()
+
+
+class Grant:
+    """Base: holds `scales` (public numbers for the device) and `event` (None inside a party's step)."""
+
+    __slots__ = ("event", "scales")
+    Scales: ClassVar[type]
+
+    def __init__(self, scales: Any, event: Event | None, seal: object = None) -> None:
+        if seal is not _SEAL:
+            raise TypeError(f"a {type(self).__name__} is made by a Mechanism, never by hand")
+        object.__setattr__(self, "scales", scales)
+        object.__setattr__(self, "event", event)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(f"a {type(self).__name__} cannot be changed: noise and price must agree")
+
+    def __init_subclass__(cls) -> None:
+        jax.tree_util.register_pytree_node(
+            cls, lambda g: ((g.scales,), None), lambda _, children: cls(children[0], None, _SEAL)
+        )
+
+
+def issue(cls: type[Any], event: Event, **scales: float) -> Any:
+    """For mechanisms only: a grant with concrete public numbers."""
+    return cls(cls.Scales(**{name: float(value) for name, value in scales.items()}), event, _SEAL)
+
+
+class ArgminScales(NamedTuple):
+    curvature: Any  # weight of |f - target|^2 / 2; the one the theorem was checked with
+    noise_scale: Any  # of the linear term, in gradient units
+    output_scale: Any  # of the noise that hides how far the solver is from the exact minimiser
+    tolerance: Any  # absolute bound on the gradient at which the solver must stop
+
+
+class ArgminGrant(Grant):
+    """Objective perturbation: release the minimiser of a party's noised objective."""
+
+    Scales = ArgminScales
+
+    def argmin(
+        self, problem: Problem, records: Records, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
+    ) -> Release:
+        """argmin_f problem(f; records) + (linear + noise) . f + (curvature/2) |f - target|^2, plus output noise.
+
+        A solve that misses the tolerance gives NaN, which engines and sites must not send.
+        """
+        scales = ArgminScales(*[needs_public(jnp.asarray(s)) for s in self.scales])
+        release_noise, output_noise = noise.value
+        linear = needs_public(linear) + scales.noise_scale * release_noise
+
+        def solve(records: Records, linear: Any, target: Any, curvature: Any, tolerance: Any) -> Any:
+            f, bound = minimise(
+                problem.loss,
+                problem.penalty,
+                records,
+                linear=linear,
+                target=target,
+                curvature=curvature,
+                tolerance=tolerance,
+            )
+            return jnp.where(bound <= tolerance, f, jnp.nan)
+
+        f = private_call(solve, records, linear, needs_public(target), scales.curvature, scales.tolerance)
+        return seal(f + scales.output_scale * output_noise)
+
+
+class SumScales(NamedTuple):
+    noise_std: Any  # of the noise on the sum over all parties
+
+
+class GradientSumGrant(Grant):
+    """Contribute a gradient; the channel adds the noise to the sum over all parties."""
+
+    Scales = SumScales
+
+    def gradient(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
+        """sum_n w_n grad loss(x_n . at, y_n), whose sensitivity is the loss's Lipschitz constant times the row norm."""
+        at = needs_public(at)
+        n_outputs = problem.loss.n_outputs
+        slopes = problem.loss.slope(records.X @ (at if n_outputs == 1 else at.reshape(-1, n_outputs)), records.y)
+        weight = records.weight if n_outputs == 1 else records.weight[:, None]
+        return contribute((records.X.T @ (weight * slopes)).reshape(at.shape))
+
+    def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
+        """For channels only: the noised sum over the leading axis of stacked contributions."""
+        return seal(contributions.value.sum(axis=0) + needs_public(jnp.asarray(self.scales.noise_std)) * unit)

@@ -1,0 +1,191 @@
+"""The one door from private to public, visible in the jaxpr so that it can be checked.
+
+`check_flow` guards against honest mistakes, not against hostile code: Python can always reach around it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.interpreters import batching, mlir
+
+from coterie.errors import LeakError
+
+
+def _marker(name: str) -> Any:
+    primitive: Any = jex_core.Primitive(name)
+    primitive.def_impl(lambda x: x)
+    primitive.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(primitive, lambda ctx, x: [x])
+    batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(args[0]), dims[0])
+    return primitive
+
+
+_release_p = _marker("coterie_release")  # what comes out is public
+_needs_public_p = _marker("coterie_needs_public")  # what goes in must already be public
+
+_private_call_p: Any = jex_core.Primitive("coterie_private_call")
+_private_call_p.multiple_results = True
+_private_call_p.def_impl(lambda *args, fn: fn(*args))
+_private_call_p.def_abstract_eval(
+    lambda *args, fn: [
+        jax.core.ShapedArray(out.shape, out.dtype)
+        for out in jax.eval_shape(fn, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
+    ]
+)
+mlir.register_lowering(_private_call_p, mlir.lower_fun(lambda *args, fn: fn(*args), multiple_results=True))
+
+
+def _batch_private_call(args: Any, dims: Any, *, fn: Callable[..., Any]) -> Any:
+    out = _private_call_p.bind(*args, fn=jax.vmap(fn, in_axes=dims))
+    return out, [0] * len(out)
+
+
+batching.primitive_batchers[_private_call_p] = _batch_private_call
+
+
+def private_call(fn: Callable[..., Any], *args: Any) -> Any:
+    """Run `fn(*args)` behind a closed door: its control flow may follow the data, and all it returns is private."""
+    flat, tree = jax.tree.flatten(args)
+    shape = jax.tree.structure(jax.eval_shape(fn, *args))
+    return jax.tree.unflatten(shape, _private_call_p.bind(*flat, fn=lambda *a: jax.tree.leaves(fn(*tree.unflatten(a)))))
+
+
+_SEAL = object()
+
+
+class _Sealed:
+    """Holds a value that only this package's own doors may wrap."""
+
+    __slots__ = ("value",)
+    maker: str = "a Grant"
+
+    def __init__(self, value: Any, seal: object = None) -> None:
+        if seal is not _SEAL:
+            raise TypeError(f"a {type(self).__name__} is made by {self.maker}, never by hand")
+        object.__setattr__(self, "value", value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError(f"a {type(self).__name__} cannot be changed")
+
+
+class Release(_Sealed):
+    """A noised array that anybody may see."""
+
+
+class Contribution(_Sealed):
+    """A bounded, un-noised array that can only enter `Channel.aggregate`."""
+
+
+class UnitNoise(_Sealed):
+    """The draws for one step, (release, output); only a grant or a channel can use them, and only whole."""
+
+    maker = "an engine"
+
+
+for _cls in (Release, Contribution, UnitNoise):
+    jax.tree_util.register_pytree_node(
+        _cls, lambda r: ((r.value,), None), lambda _, children, cls=_cls: cls(children[0], _SEAL)
+    )
+
+
+def unit_noise(release: Any, output: Any) -> UnitNoise:
+    """For engines only: wrap fresh draws."""
+    return UnitNoise((release, output), _SEAL)
+
+
+def seal(value: jax.Array) -> Release:
+    """For grants and channels only: the caller vouches that the noise of its grant is in `value`."""
+    return Release(_release_p.bind(value), _SEAL)
+
+
+def contribute(value: jax.Array) -> Contribution:
+    """For grants only: the caller vouches for the sensitivity of `value`."""
+    return Contribution(value, _SEAL)
+
+
+def needs_public(value: jax.Array) -> jax.Array:
+    """Mark an argument that a theorem takes as public; `check_flow` refuses data there."""
+    return _needs_public_p.bind(value)
+
+
+def check_flow(step: Callable[[Any, Any], Any], secret: Any, public: Any) -> None:
+    """Refuse a `step(secret, public)` whose result is not a Release or could carry data past the release door."""
+    out = jax.eval_shape(step, secret, public)
+    if not isinstance(out, Release):
+        raise LeakError(f"a party's step must return a Release or a Contribution, got {type(out).__name__}")
+    closed = jax.make_jaxpr(lambda s, p: step(s, p).value)(secret, public)
+    if any(getattr(const, "size", 1) > 1 for const in closed.consts):
+        raise LeakError("a party's step must not close over arrays: pass them as arguments")
+    if closed.effects:
+        raise LeakError("a party's step must have no side effects (print, callback, ...)")
+    n_secret = len(jax.tree.leaves(secret))
+    taint_in = [i < n_secret for i in range(len(closed.jaxpr.invars))]
+    if any(_flow(closed.jaxpr, taint_in)):
+        raise LeakError("the released value does not pass the release door: data could reach it without noise")
+
+
+def _flow(jaxpr: Any, taint_in: list[bool]) -> list[bool]:
+    """Which outputs may depend on tainted inputs."""
+    tainted = {var for var, dirty in zip(jaxpr.invars, taint_in, strict=True) if dirty}
+
+    def dirty(var: Any) -> bool:
+        return not isinstance(var, jex_core.Literal) and var in tainted
+
+    for eqn in jaxpr.eqns:
+        inputs = [dirty(v) for v in eqn.invars]
+        outputs = _equation_flow(eqn, inputs)
+        tainted.update(v for v, d in zip(eqn.outvars, outputs, strict=True) if d)
+    return [dirty(v) for v in jaxpr.outvars]
+
+
+def _equation_flow(eqn: Any, inputs: list[bool]) -> list[bool]:
+    name, params = eqn.primitive.name, eqn.params
+    if eqn.primitive is _release_p:
+        return [False]
+    if eqn.primitive is _needs_public_p and inputs[0]:
+        raise LeakError("an argument that the theorem takes as public depends on data")
+    if eqn.primitive is _private_call_p:
+        return [any(inputs)] * len(eqn.outvars)
+    if name == "while":
+        return _while_flow(params, inputs)
+    if name == "scan":
+        return _scan_flow(params, inputs)
+    if name == "cond":
+        if inputs[0]:
+            raise LeakError("a branch is chosen by data outside a private call: control flow would tell about the data")
+        outputs = [_flow(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
+        return [any(column) for column in zip(*outputs, strict=True)]
+    inner = params.get("jaxpr", params.get("call_jaxpr"))
+    if inner is not None:
+        jaxpr = getattr(inner, "jaxpr", inner)
+        if len(jaxpr.invars) == len(inputs) and len(jaxpr.outvars) == len(eqn.outvars):
+            return _flow(jaxpr, inputs)
+    # an unknown primitive: whatever goes in comes out everywhere
+    return [any(inputs)] * len(eqn.outvars)
+
+
+def _while_flow(params: Any, inputs: list[bool]) -> list[bool]:
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, body_consts, carry = inputs[:n_cond], inputs[n_cond : n_cond + n_body], inputs[n_cond + n_body :]
+    carry = _fixed_point(carry, lambda c: _flow(params["body_jaxpr"].jaxpr, body_consts + c))
+    if any(_flow(params["cond_jaxpr"].jaxpr, cond_consts + carry)):
+        raise LeakError("a loop ends when data says so, outside a private call: control flow would tell about the data")
+    return carry
+
+
+def _scan_flow(params: Any, inputs: list[bool]) -> list[bool]:
+    n_consts, n_carry = params["num_consts"], params["num_carry"]
+    consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+    body = params["jaxpr"].jaxpr
+    carry = _fixed_point(carry, lambda c: _flow(body, consts + c + xs)[:n_carry])
+    return carry + _flow(body, consts + carry + xs)[n_carry:]
+
+
+def _fixed_point(taint: list[bool], step: Callable[[list[bool]], list[bool]]) -> list[bool]:
+    while True:
+        after = [a or b for a, b in zip(taint, step(taint), strict=True)]
+        if after == taint:
+            return taint
+        taint = after

@@ -1,0 +1,116 @@
+"""What a run released, and nothing else: it can be saved, loaded and replayed to the same model."""
+
+import dataclasses
+import functools
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.errors import InputError
+from coterie.plan import Plan
+
+RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Transcript:
+    """`releases` is (repeat, round, party, coefficient); aggregated channels release once a round (party axis 1).
+
+    Repeats are independent runs of one plan on the same data: for research. Publishing more than one costs each one's
+    loss again.
+    """
+
+    plan: Plan
+    releases: np.ndarray
+    reproducible: bool
+
+    @property
+    def n_rounds(self) -> int:
+        return self.releases.shape[1]
+
+    @property
+    def complete(self) -> bool:
+        return self.n_rounds == self.plan.n_rounds
+
+    @functools.cached_property
+    def party_models(self) -> np.ndarray:
+        """Coefficients every party ends with, (repeat, party, coefficient)."""
+        return np.asarray(self._replayed[0])
+
+    @functools.cached_property
+    def models(self) -> np.ndarray:
+        """The model of each repeat, (repeat, coefficient)."""
+        return np.asarray(self._replayed[1])
+
+    @functools.cached_property
+    def models_by_round(self) -> np.ndarray:
+        """The model after each round, (repeat, round, coefficient)."""
+        return np.asarray(self._replayed[2])
+
+    @functools.cached_property
+    def _replayed(self) -> Any:
+        """Run the public half of the algorithm over the releases."""
+        algorithm, topology = self.plan.algorithm, self.plan.topology
+        d = self.releases.shape[-1]
+        received = self.releases if not algorithm.channel.aggregates else self.releases[:, :, 0]
+
+        def one_repeat(received: jax.Array) -> Any:
+            def body(public: Any, xs: Any) -> Any:
+                t, value = xs
+                public = algorithm.combine(t, public, value, topology)
+                return public, algorithm.model(public)
+
+            public = algorithm.init(self.plan.facts.n_parties, d)[0]
+            rounds = jnp.arange(received.shape[0], dtype=received.dtype)
+            public, by_round = jax.lax.scan(body, public, (rounds, received))
+            return algorithm.models(public), algorithm.model(public), by_round
+
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_repeat))(received))
+
+    def save(self, path: str | Path) -> Path:
+        """Write one .npz file, all of it or nothing, never over an existing file."""
+        path = Path(path)
+        if path.exists():
+            raise InputError(f"path: {str(path)!r} exists already; a transcript is never overwritten")
+        header = {
+            "plan": json.loads(self.plan.to_json()),
+            "digest": self.plan.digest,
+            "reproducible": self.reproducible,
+        }
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, releases=self.releases, header=np.array(json.dumps(header)))
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Transcript":
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                header = json.loads(str(stored["header"]))
+                releases = stored["releases"]
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"path: {str(path)!r} is no transcript ({error})") from None
+        plan = Plan.from_json(json.dumps(header["plan"]))
+        if plan.digest != header["digest"]:
+            raise InputError(f"path: {str(path)!r} carries a plan that does not match its digest")
+        return cls(plan=plan, releases=releases, reproducible=bool(header["reproducible"]))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by the user; `transcript` holds the rounds that were completed."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        super().__init__(f"stopped after {transcript.n_rounds} of {transcript.plan.n_rounds} rounds")
+        self.transcript = transcript
