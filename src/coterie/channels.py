@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from coterie.privacy.observers import AGGREGATES, EVERYBODY, Observer
-from coterie.privacy.release import Contribution, Release, UnitNoise
+from coterie.privacy.release import Contribution, Release, UnitNoise, as_issued
 from coterie.serialise import serialisable
 
 
@@ -42,7 +42,7 @@ class Curator(_Aggregating):
 
     def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
         # one draw per party travels in every engine; the curator's own noise is the first
-        return grant.noised_sum(contributions, noise.value[0][0])
+        return grant.noised_sum(contributions, as_issued(noise.value[0], "noise")[0])
 
 
 @serialisable
@@ -56,5 +56,5 @@ class SecureSum(_Aggregating):
     name = "secure-sum"
 
     def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
-        shares = noise.value[0]
+        shares = as_issued(noise.value[0], "noise")
         return grant.noised_sum(contributions, shares.sum(axis=0) / jnp.sqrt(float(shares.shape[0])))

@@ -218,12 +218,7 @@ class Plan:
 
     @functools.cached_property
     def _flow_checked(self) -> bool:
-        with jax.enable_x64(True):
-            check_flow(*self._abstract_step())
-        return True
-
-    def _abstract_step(self) -> tuple[Any, Any, Any]:
-        algorithm, problem = self.algorithm, self.problem.share(self.facts.n_parties)
+        algorithm, channel, problem = self.algorithm, self.algorithm.channel, self.problem.share(self.facts.n_parties)
         n, d, p = max(self.facts.sizes), self.facts.n_features, self.problem.n_coefficients(self.facts)
 
         def array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -232,23 +227,28 @@ class Plan:
         def of_one_party(tree: Any) -> Any:
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
 
-        public, private = jax.eval_shape(lambda: algorithm.init(self.facts.n_parties, p))
-        inbox = jax.eval_shape(lambda pub: algorithm.inbox(0.0, pub, self.topology), public)
-        noise = unit_noise(array(p), array(p))
-        secret = (Records(array(n, d), array(n), array(n)), of_one_party(private), noise)
-        scales = [array() for _ in jax.tree.leaves(self._issued[0][0])]
-
-        def step(secret: Any, public: Any) -> Any:
-            records, private, noise = secret
-            scales, inbox = public
+        def step(records: Any, private: Any, noise: Any, scales: Any, inbox: Any) -> Any:
             grant = self.as_grant(scales)
-            _, out = algorithm.local(grant, problem, records, private, inbox, noise)
-            if isinstance(out, Contribution) and algorithm.channel.aggregates:
-                stacked = jax.tree.map(lambda a: a[None], (out, noise))
-                return algorithm.channel.aggregate(stacked[0], grant, stacked[1])  # type: ignore[attr-defined]
-            return out
+            if not channel.aggregates:
+                return algorithm.local(grant, problem, records, private, inbox, noise)[1]
+            one_share = jax.tree.map(lambda a: a[0], noise)
+            _, out = algorithm.local(grant, problem, records, private, inbox, one_share)
+            if not isinstance(out, Contribution):
+                return out
+            return channel.aggregate(jax.tree.map(lambda a: a[None], out), grant, noise)  # type: ignore[attr-defined]
 
-        return step, secret, (scales, of_one_party(inbox))
+        with jax.enable_x64(True):
+            public, private = jax.eval_shape(lambda: algorithm.init(self.facts.n_parties, p))
+            noise_shape = (1, p) if channel.aggregates else (p,)
+            check_flow(
+                step,
+                records=Records(array(n, d), array(n), array(n)),
+                private=of_one_party(private),
+                noise=unit_noise(array(*noise_shape), array(*noise_shape)),
+                scales=[array() for _ in jax.tree.leaves(self._issued[0][0])],
+                inbox=of_one_party(jax.eval_shape(lambda pub: algorithm.inbox(0.0, pub, self.topology), public)),
+            )
+        return True
 
     # --- identity ---------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Topology:
         edges = sorted({(min(i, j), max(i, j)) for i, j in self.edges})
         object.__setattr__(self, "edges", tuple(edges))
         for i, j in edges:
-            if i == j or not (0 <= i and j < self.n_parties):
+            if i == j or not (i >= 0 and j < self.n_parties):
                 raise InputError(f"edges: got ({i}, {j}); two different parties of 0..{self.n_parties - 1} are needed")
         components = [sorted(c) for c in nx.connected_components(self.graph)]
         if len(components) > 1:
@@ -57,7 +57,7 @@ class Topology:
 
 
 def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
-    """A topology from a name, an edge list, a networkx graph or a Topology; `seed` is public and used by random graphs."""
+    """A topology from a name, edges, a networkx graph or a Topology; random graphs use the public `seed`."""
     if isinstance(graph, Topology):
         topology = graph
     elif isinstance(graph, str):

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +83,13 @@ class Transcript:
             "digest": self.plan.digest,
             "reproducible": self.reproducible,
         }
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb") as file:
                 np.savez_compressed(file, releases=self.releases, header=np.array(json.dumps(header)))
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
         return path
 

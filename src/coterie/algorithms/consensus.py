@@ -79,7 +79,7 @@ def neighbour_sum(topology: Topology, values: jax.Array) -> jax.Array:
 
 def neighbour_gap(topology: Topology, values: jax.Array) -> jax.Array:
     """sum_j (values_i - values_j) over the neighbours j of each party i."""
-    return topology.degrees[:, None].astype(float) * values - neighbour_sum(topology, values)
+    return jnp.asarray(topology.degrees[:, None], values.dtype) * values - neighbour_sum(topology, values)
 
 
 @serialisable

@@ -1,6 +1,6 @@
 """Run a whole plan in one process: repeats are vectorised, parties mapped in batches, rounds looped on the device.
 
-It calls `inbox`, `local`, `Channel.aggregate` and `combine` and nothing else, exactly as engines between organisations do.
+It calls `inbox`, `local`, `Channel.aggregate` and `combine`, as engines between organisations do, and nothing else.
 """
 
 from collections.abc import Callable

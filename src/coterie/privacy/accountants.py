@@ -3,9 +3,11 @@
 A ledger is a list of (event, count): what one party's records have paid, rounds that cost the same counted together.
 """
 
+# pyright: reportMissingTypeStubs=false
+
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -106,7 +108,7 @@ def pld_epsilon(ledger: Ledger, delta: float, grid: float = 1e-4) -> float:
     return float(total.get_epsilon_for_delta(delta))
 
 
-def _privacy_parameters(eps: float) -> object:
+def _privacy_parameters(eps: float) -> Any:
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
     return DifferentialPrivacyParameters(eps)

@@ -4,6 +4,8 @@ Curves have two rows, one per direction of the divergence, because zero-out adja
 row 0 is D(with the record || without it), row 1 is D(without || with). For replace-one both rows are equal.
 """
 
+# pyright: reportMissingTypeStubs=false
+
 import dataclasses
 import math
 from typing import Literal, get_args

@@ -4,13 +4,26 @@ Grants are made by mechanisms and cannot be altered, so noise and accounting can
 grant carries only its scales (an array pytree); its event stays on the host with the plan.
 """
 
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from coterie.privacy.events import Event
-from coterie.privacy.release import Contribution, Release, UnitNoise, contribute, needs_public, private_call, seal
+from coterie.privacy.release import (
+    Contribution,
+    Release,
+    UnitNoise,
+    as_issued,
+    contribute,
+    needs_public,
+    private_call,
+    seal,
+)
 from coterie.problems.local import Records, minimise
 from coterie.problems.problem import Problem
 
@@ -62,8 +75,8 @@ class ArgminGrant(Grant):
 
         A solve that misses the tolerance gives NaN, which engines and sites must not send.
         """
-        scales = ArgminScales(*[needs_public(jnp.asarray(s)) for s in self.scales])
-        release_noise, output_noise = noise.value
+        scales = ArgminScales(*[as_issued(s, "scale") for s in self.scales])
+        release_noise, output_noise = (as_issued(n, "noise") for n in noise.value)
         linear = needs_public(linear) + scales.noise_scale * release_noise
 
         def solve(records: Records, linear: Any, target: Any, curvature: Any, tolerance: Any) -> Any:
@@ -101,4 +114,4 @@ class GradientSumGrant(Grant):
 
     def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
         """For channels only: the noised sum over the leading axis of stacked contributions."""
-        return seal(contributions.value.sum(axis=0) + needs_public(jnp.asarray(self.scales.noise_std)) * unit)
+        return seal(contributions.value.sum(axis=0) + as_issued(self.scales.noise_std, "scale") * unit)

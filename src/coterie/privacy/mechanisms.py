@@ -7,6 +7,11 @@ Objective perturbation, one step of one party (derivation in docs/guarantees.md)
 Gamma noise of rate s costs s G + r ln(1 + k); Gaussian noise is priced by `events.GaussianObjective`.
 """
 
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportIncompatibleVariableOverride=false
+
 import dataclasses
 import math
 from typing import Literal
@@ -146,7 +151,7 @@ class PenaltyPerturbation(Mechanism):
                 object.__setattr__(self, name, as_schedule(name, getattr(self, name)))
 
     @property
-    def law(self) -> Law:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def law(self) -> Law:
         return "gaussian" if self.noise_rate is None else "gamma-sphere"
 
     def with_noise(self, factor: float) -> "PenaltyPerturbation":

@@ -4,6 +4,8 @@ Laws: "gaussian" is N(0, I); "gamma-sphere" has density proportional to exp(-|b|
 that is Gamma(d, 1). (A norm drawn from Exp(1) is right for d = 1 only.)
 """
 
+# pyright: reportMissingTypeStubs=false
+
 import dataclasses
 import os
 from collections.abc import Callable

@@ -3,10 +3,16 @@
 `check_flow` guards against honest mistakes, not against hostile code: Python can always reach around it.
 """
 
-from collections.abc import Callable
-from typing import Any
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend import core as jex_core
 from jax.interpreters import batching, mlir
 
@@ -14,23 +20,25 @@ from coterie.errors import LeakError
 
 
 def _marker(name: str) -> Any:
+    """A primitive that changes nothing and can be seen in a jaxpr."""
     primitive: Any = jex_core.Primitive(name)
-    primitive.def_impl(lambda x: x)
-    primitive.def_abstract_eval(lambda x: x)
-    mlir.register_lowering(primitive, lambda ctx, x: [x])
-    batching.primitive_batchers[primitive] = lambda args, dims: (primitive.bind(args[0]), dims[0])
+    primitive.def_impl(lambda x, **params: x)
+    primitive.def_abstract_eval(lambda x, **params: x)
+    mlir.register_lowering(primitive, lambda ctx, x, **params: [x])
+    batching.primitive_batchers[primitive] = lambda args, dims, **params: (primitive.bind(*args, **params), dims[0])
     return primitive
 
 
 _release_p = _marker("coterie_release")  # what comes out is public
 _needs_public_p = _marker("coterie_needs_public")  # what goes in must already be public
+_as_issued_p = _marker("coterie_as_issued")  # what goes in must be a scale or a noise nobody has touched
 
 _private_call_p: Any = jex_core.Primitive("coterie_private_call")
 _private_call_p.multiple_results = True
 _private_call_p.def_impl(lambda *args, fn: fn(*args))
 _private_call_p.def_abstract_eval(
     lambda *args, fn: [
-        jax.core.ShapedArray(out.shape, out.dtype)
+        ShapedArray(out.shape, out.dtype)
         for out in jax.eval_shape(fn, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
     ]
 )
@@ -110,82 +118,116 @@ def needs_public(value: jax.Array) -> jax.Array:
     return _needs_public_p.bind(value)
 
 
-def check_flow(step: Callable[[Any, Any], Any], secret: Any, public: Any) -> None:
-    """Refuse a `step(secret, public)` whose result is not a Release or could carry data past the release door."""
-    out = jax.eval_shape(step, secret, public)
+def as_issued(value: Any, origin: Literal["scale", "noise"]) -> jax.Array:
+    """Mark a use of a grant's scale or of the noise; `check_flow` refuses anything altered on its way here."""
+    return _as_issued_p.bind(jnp.asarray(value), origin=origin)
+
+
+class Label(NamedTuple):
+    """What the check knows about one array."""
+
+    secret: bool
+    origin: str | None = None  # "scale" or "noise" while it is exactly what the plan or the engine handed in
+
+
+_DERIVED_SECRET, _DERIVED_PUBLIC = Label(True), Label(False)
+
+
+def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: Any, scales: Any, inbox: Any) -> None:
+    """Refuse a `step(records, private, noise, scales, inbox)` whose result could carry data past the release door.
+
+    The result must be a Release. Records, private state and noise are secret; the scales of the grant and the noise
+    must reach the mechanism exactly as they were handed in.
+    """
+    groups = {"records": records, "private": private, "noise": noise, "scales": scales, "inbox": inbox}
+    out = jax.eval_shape(step, *groups.values())
     if not isinstance(out, Release):
-        raise LeakError(f"a party's step must return a Release or a Contribution, got {type(out).__name__}")
-    closed = jax.make_jaxpr(lambda s, p: step(s, p).value)(secret, public)
+        raise LeakError(f"a party's step must end in a Release, got {type(out).__name__}")
+    closed = jax.make_jaxpr(lambda *args: step(*args).value)(*groups.values())
     if any(getattr(const, "size", 1) > 1 for const in closed.consts):
         raise LeakError("a party's step must not close over arrays: pass them as arguments")
     if closed.effects:
         raise LeakError("a party's step must have no side effects (print, callback, ...)")
-    n_secret = len(jax.tree.leaves(secret))
-    taint_in = [i < n_secret for i in range(len(closed.jaxpr.invars))]
-    if any(_flow(closed.jaxpr, taint_in)):
+    kinds = {
+        "records": Label(True),
+        "private": Label(True),
+        "noise": Label(True, "noise"),
+        "scales": Label(False, "scale"),
+        "inbox": Label(False),
+    }
+    labels = [kinds[name] for name, tree in groups.items() for _ in jax.tree.leaves(tree)]
+    if any(label.secret for label in _flow(closed.jaxpr, labels)):
         raise LeakError("the released value does not pass the release door: data could reach it without noise")
 
 
-def _flow(jaxpr: Any, taint_in: list[bool]) -> list[bool]:
-    """Which outputs may depend on tainted inputs."""
-    tainted = {var for var, dirty in zip(jaxpr.invars, taint_in, strict=True) if dirty}
+def _flow(jaxpr: Any, labels_in: list[Label]) -> list[Label]:
+    """Labels of the outputs, given those of the inputs."""
+    labels: dict[Any, Label] = dict(zip(jaxpr.invars, labels_in, strict=True))
 
-    def dirty(var: Any) -> bool:
-        return not isinstance(var, jex_core.Literal) and var in tainted
+    def label(var: Any) -> Label:
+        # literals and constants are public
+        return _DERIVED_PUBLIC if isinstance(var, jex_core.Literal) else labels.get(var, _DERIVED_PUBLIC)
 
     for eqn in jaxpr.eqns:
-        inputs = [dirty(v) for v in eqn.invars]
-        outputs = _equation_flow(eqn, inputs)
-        tainted.update(v for v, d in zip(eqn.outvars, outputs, strict=True) if d)
-    return [dirty(v) for v in jaxpr.outvars]
+        outputs = _equation_flow(eqn, [label(v) for v in eqn.invars])
+        labels.update(zip(eqn.outvars, outputs, strict=True))
+    return [label(v) for v in jaxpr.outvars]
 
 
-def _equation_flow(eqn: Any, inputs: list[bool]) -> list[bool]:
+def _equation_flow(eqn: Any, inputs: list[Label]) -> list[Label]:
     name, params = eqn.primitive.name, eqn.params
     if eqn.primitive is _release_p:
-        return [False]
-    if eqn.primitive is _needs_public_p and inputs[0]:
+        return [_DERIVED_PUBLIC]
+    if eqn.primitive is _needs_public_p and inputs[0].secret:
         raise LeakError("an argument that the theorem takes as public depends on data")
-    if eqn.primitive is _private_call_p:
-        return [any(inputs)] * len(eqn.outvars)
+    if eqn.primitive is _as_issued_p and inputs[0].origin != params["origin"]:
+        raise LeakError(f"the {params['origin']} of a release was altered on its way: it must be used as it was issued")
+    if "callback" in name:
+        raise LeakError("a party's step must not call back into Python")
     if name == "while":
         return _while_flow(params, inputs)
     if name == "scan":
         return _scan_flow(params, inputs)
     if name == "cond":
-        if inputs[0]:
+        if inputs[0].secret:
             raise LeakError("a branch is chosen by data outside a private call: control flow would tell about the data")
         outputs = [_flow(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
-        return [any(column) for column in zip(*outputs, strict=True)]
+        return [_merge(column) for column in zip(*outputs, strict=True)]
     inner = params.get("jaxpr", params.get("call_jaxpr"))
     if inner is not None:
         jaxpr = getattr(inner, "jaxpr", inner)
         if len(jaxpr.invars) == len(inputs) and len(jaxpr.outvars) == len(eqn.outvars):
             return _flow(jaxpr, inputs)
-    # an unknown primitive: whatever goes in comes out everywhere
-    return [any(inputs)] * len(eqn.outvars)
+    # any other primitive, private calls among them: whatever goes in comes out everywhere
+    return [_merge(inputs)] * len(eqn.outvars)
 
 
-def _while_flow(params: Any, inputs: list[bool]) -> list[bool]:
+def _merge(labels: Iterable[Label]) -> Label:
+    return _DERIVED_SECRET if any(label.secret for label in labels) else _DERIVED_PUBLIC
+
+
+def _while_flow(params: Any, inputs: list[Label]) -> list[Label]:
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts, carry = inputs[:n_cond], inputs[n_cond : n_cond + n_body], inputs[n_cond + n_body :]
     carry = _fixed_point(carry, lambda c: _flow(params["body_jaxpr"].jaxpr, body_consts + c))
-    if any(_flow(params["cond_jaxpr"].jaxpr, cond_consts + carry)):
+    if _flow(params["cond_jaxpr"].jaxpr, cond_consts + carry)[0].secret:
         raise LeakError("a loop ends when data says so, outside a private call: control flow would tell about the data")
     return carry
 
 
-def _scan_flow(params: Any, inputs: list[bool]) -> list[bool]:
+def _scan_flow(params: Any, inputs: list[Label]) -> list[Label]:
     n_consts, n_carry = params["num_consts"], params["num_carry"]
     consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
+    xs = [_merge([x]) for x in xs]  # a slice is no longer what was handed in
     body = params["jaxpr"].jaxpr
     carry = _fixed_point(carry, lambda c: _flow(body, consts + c + xs)[:n_carry])
     return carry + _flow(body, consts + carry + xs)[n_carry:]
 
 
-def _fixed_point(taint: list[bool], step: Callable[[list[bool]], list[bool]]) -> list[bool]:
+def _fixed_point(carry: list[Label], step: Callable[[list[Label]], list[Label]]) -> list[Label]:
+    carry = [_merge([label]) for label in carry]
     while True:
-        after = [a or b for a, b in zip(taint, step(taint), strict=True)]
-        if after == taint:
-            return taint
-        taint = after
+        after = [_merge(pair) for pair in zip(carry, step(carry), strict=True)]
+        if after == carry:
+            return carry
+        carry = after

@@ -31,11 +31,11 @@ SMALLEST_SHARE = 2.0**-12
 
 
 class Records(NamedTuple):
-    """One party's records on the device; padding rows have weight 0."""
+    """One party's records as arrays; padding rows have weight 0."""
 
-    X: jax.Array  # (n_records, n_features)
-    y: jax.Array  # (n_records,)
-    weight: jax.Array  # (n_records,)
+    X: Any  # (n_records, n_features)
+    y: Any  # (n_records,)
+    weight: Any  # (n_records,)
 
 
 class _State(NamedTuple):

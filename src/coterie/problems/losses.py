@@ -7,7 +7,6 @@ For the losses with two labels, y is 0 or 1 (the position in the public label se
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ class Loss:
     smoothness: float
     rank: int
     n_outputs: int = 1
-    margin: ClassVar[bool] = False  # a decreasing function of y * score with y = +-1
-    self_bounded: ClassVar[bool] = False  # one score, and phi'' = |phi'| (1 - |phi'|)
+    margin: bool = False  # a decreasing function of y * score with y = +-1
+    self_bounded: bool = False  # one score, and phi'' = |phi'| (1 - |phi'|)
 
     def value(self, score: jax.Array, y: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -69,8 +68,8 @@ class _TwoLabels(Loss):
 class Logistic(_TwoLabels):
     """ln(1 + exp(-m))."""
 
-    smoothness: ClassVar[float] = 0.25
-    self_bounded: ClassVar[bool] = True
+    smoothness = 0.25
+    self_bounded = True
 
     def phi(self, m):
         p = jax.nn.sigmoid(-m)
@@ -88,7 +87,7 @@ class HuberisedHinge(_TwoLabels):
         _positive("width", self.width)
 
     @property
-    def smoothness(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def smoothness(self) -> float:
         return 1 / (2 * self.width)
 
     def phi(self, m):
@@ -113,8 +112,8 @@ class _Regression(Loss):
 class Squared(_Regression):
     """(score - y)^2 / 2. Its slope is unbounded, so nothing but clipping can make it private."""
 
-    lipschitz: ClassVar[float] = math.inf
-    smoothness: ClassVar[float] = 1.0
+    lipschitz = math.inf
+    smoothness = 1.0
 
     def value(self, score, y):
         return 0.5 * (score - y) ** 2
@@ -132,13 +131,13 @@ class Huber(_Regression):
     """Squared up to `threshold`, then linear."""
 
     threshold: float = 1.0
-    smoothness: ClassVar[float] = 1.0
+    smoothness = 1.0
 
     def __post_init__(self):
         _positive("threshold", self.threshold)
 
     @property
-    def lipschitz(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def lipschitz(self) -> float:
         return self.threshold
 
     def value(self, score, y):
@@ -160,19 +159,19 @@ class Multinomial(Loss):
 
     n_classes: int
 
-    lipschitz: ClassVar[float] = math.sqrt(2)
-    smoothness: ClassVar[float] = 0.5
+    lipschitz = math.sqrt(2)
+    smoothness = 0.5
 
     def __post_init__(self):
         if self.n_classes < 2:
             raise InputError(f"n_classes: got {self.n_classes}; at least 2 are needed")
 
     @property
-    def n_outputs(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def n_outputs(self) -> int:
         return self.n_classes
 
     @property
-    def rank(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def rank(self) -> int:
         return self.n_classes - 1
 
     def _one_hot(self, score, y):

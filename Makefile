@@ -1,0 +1,34 @@
+# Every target does its own set-up: a virtual environment in .venv, filled from PyPI.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint format clean
+
+demo: .venv/installed
+	$(BIN)/coterie demo
+
+test: lint
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: .venv/installed
+	$(BIN)/pytest -n 2 -m slow
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,209 @@
+"""The exact privacy loss of one objective-perturbed step, from its output density: computed, not sampled.
+
+The step releases f = argmin sum_n w_n loss(x_n . f, y_n) + (Lambda/2) |f|^2 + (offset + b) . f with random b. Given the
+records, f and b determine each other: b(f) = -(gradient of all the rest). With H the Hessian of the objective,
+
+    density of f  =  density of b at b(f)  *  det H(f).
+
+One coefficient: cells are halved until the noise, every slope and the Hessian hardly change inside them, which pins
+down kinks and narrow steep stretches. Two or three: one uniform grid, so kinks cost accuracy, which is measured.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from coterie.errors import CoterieError, InputError
+from coterie.privacy.noise import LAWS, Law
+from coterie.problems.local import Records
+from coterie.problems.losses import Loss
+
+LARGEST_ERROR = 1e-6  # relative, of every integral, unless the caller allows more
+_TAIL = 32.0  # what lies beyond the grid is smaller than exp(-_TAIL)
+_POINTS_PER_AXIS = {2: 769, 3: 97}
+_BLOCK = 2**14  # losses see arrays of this one length, so that JAX compiles each operation once
+
+
+class QuadratureError(CoterieError, ArithmeticError):
+    """The grid is too coarse for this instance: its numbers must not be used."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One party's step: record n weighs `weight * records.weight[n]`; `noise_scale` is a deviation or 1/rate."""
+
+    loss: Loss
+    weight: float
+    strong_convexity: float
+    offset: tuple[float, ...]
+    law: Law
+    noise_scale: float
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "strong_convexity", "noise_scale"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise InputError(f"{name}: got {value}; a positive finite number is needed")
+        if self.law not in LAWS:
+            raise InputError(f"law: got {self.law!r}; one of {', '.join(LAWS)} is needed")
+        if not 1 <= len(self.offset) <= 3:
+            raise InputError(f"offset: got {len(self.offset)} coefficients; exact losses are computed for 1 to 3")
+
+
+def log_density(step: Step, records: Records, points: np.ndarray) -> np.ndarray:
+    """Log density of the released minimiser at `points`, (n_points, n_coefficients)."""
+    noise, log_det, _ = _noise_at(step, records, points)
+    return _log_noise(step, noise) + log_det
+
+
+def pure_loss(step: Step, records: Records, other: Records) -> float:
+    """sup |log ratio| of the two densities over the grid: at most the true pure loss, and close to it."""
+    reach = _reach(step, records, other, order=1.0)
+    # slopes settle only where scores are large, however little noise there is
+    largest_row = max(np.linalg.norm(r.X, axis=1).max() for r in (records, other))
+    settled = (40 + max(np.abs(r.y).max() for r in (records, other))) / max(largest_row, 1e-9)
+    centre = -np.asarray(step.offset) / step.strong_convexity
+    points, _ = next(_grids(step, (records, other), centre, np.maximum(reach, settled + np.abs(centre)), 1.0))
+    return float(np.abs(log_density(step, records, points) - log_density(step, other, points)).max())
+
+
+def renyi_divergence(
+    step: Step, records: Records, other: Records, orders: np.ndarray, *, largest_error: float = LARGEST_ERROR
+) -> np.ndarray:
+    """Renyi divergences, (2, n_orders): row 0 is D(records || other), row 1 is D(other || records).
+
+    Raises QuadratureError unless both densities integrate to one, and all integrals on a fine and a coarse grid agree,
+    to within `largest_error`.
+    """
+    centre = -np.asarray(step.offset) / step.strong_convexity
+    highest = float(np.max(orders))
+    reach = _reach(step, records, other, highest)
+    log_integrals = []
+    for points, weights in _grids(step, (records, other), centre, reach, highest):
+        p, q = log_density(step, records, points), log_density(step, other, points)
+        powers = [(1.0, 0.0), (0.0, 1.0), *((a, 1 - a) for a in orders), *((1 - a, a) for a in orders)]
+        log_integrals.append(np.array([logsumexp(a * p + b * q, b=weights) for a, b in powers]))
+    exact, rough = log_integrals
+    errors = np.concatenate([np.abs(exact[:2]), np.abs(exact - rough)])
+    if not errors.max() <= largest_error:
+        raise QuadratureError(
+            f"largest_error: an integral is off by {errors.max():.1e}, and {largest_error:.1e} is allowed"
+        )
+    return exact[2:].reshape(2, -1) / (np.asarray(orders) - 1)
+
+
+def _noise_at(step: Step, records: Records, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The noise b(f) that leads to each point f, log det H there, and all slopes (n_points, n_records, n_outputs)."""
+    X, K = np.asarray(records.X, dtype=float), step.loss.n_outputs
+    weight = step.weight * np.asarray(records.weight, dtype=float)
+    if points.shape[1] != len(step.offset) or X.shape[1] * K != len(step.offset):
+        raise InputError(f"offset: {len(step.offset)} coefficients given for {X.shape[1]} features and {K} outputs")
+    scores = np.einsum("nd,mdk->mnk", X, points.reshape(len(points), -1, K))
+    slopes, bends = _derivatives(step.loss, scores, np.asarray(records.y, dtype=float))
+    gradient = np.einsum("mnk,nd->mdk", slopes, weight[:, None] * X).reshape(points.shape)
+    outer = weight[:, None, None] * X[:, :, None] * X[:, None, :]
+    hessian = np.einsum("mnkl,nde->mdkel", bends, outer).reshape(len(points), points.shape[1], points.shape[1])
+    hessian = hessian + step.strong_convexity * np.eye(points.shape[1])
+    noise = -(step.strong_convexity * points + np.asarray(step.offset) + gradient)
+    return noise, np.linalg.slogdet(hessian)[1], slopes
+
+
+def _log_noise(step: Step, noise: np.ndarray) -> np.ndarray:
+    d, size = noise.shape[1], np.linalg.norm(noise, axis=1) / step.noise_scale
+    if step.law == "gaussian":
+        log_unit = -(size**2) / 2 - d / 2 * math.log(2 * math.pi)
+    else:
+        log_sphere = math.log(2) + d / 2 * math.log(math.pi) - gammaln(d / 2)
+        log_unit = -size - gammaln(d) - log_sphere
+    return log_unit - d * math.log(step.noise_scale)
+
+
+def _derivatives(loss: Loss, scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n_points, n_records, K = scores.shape
+    n_scores = n_points * n_records
+    padding = -n_scores % _BLOCK
+    flat = np.concatenate([scores.reshape(n_scores, K), np.zeros((padding, K))])
+    labels = np.concatenate([np.tile(y, n_points), np.zeros(padding)])
+    slopes, bends = [], []
+    with jax.enable_x64(True):
+        for start in range(0, len(flat), _BLOCK):
+            block, label = flat[start : start + _BLOCK], jax.numpy.asarray(labels[start : start + _BLOCK])
+            score = jax.numpy.asarray(block[:, 0] if K == 1 else block)
+            slopes.append(np.asarray(loss.slope(score, label)))
+            bends.append(np.asarray(loss.curvature(score, label)))
+    return (
+        np.concatenate(slopes)[:n_scores].reshape(n_points, n_records, K),
+        np.concatenate(bends)[:n_scores].reshape(n_points, n_records, K, K),
+    )
+
+
+def _reach(step: Step, records: Records, other: Records, order: float) -> float:
+    """How far from -offset/Lambda the integrands p^a q^(1-a) matter, from bounds on slopes and curvatures.
+
+    With D the difference of the gradients, |b| in excess of (a - 1) |D| pays at the rate of the noise's tail, which
+    must make up for the largest value exp(a (a - 1) |D|^2 / 2) (Gaussian) and for the ratio of determinants.
+    """
+    if np.shape(records.X) != np.shape(other.X):
+        raise InputError("records, other: different numbers of rows given; a record that is absent has weight 0")
+    bound = gap = bends = 0.0
+    changed = ~(np.all(records.X == other.X, axis=1) & (records.y == other.y) & (records.weight == other.weight))
+    for data in (records, other):
+        norms, weight = np.linalg.norm(data.X, axis=1), step.weight * np.asarray(data.weight)
+        bound = max(bound, step.loss.lipschitz * float(weight @ norms))
+        gap += step.loss.lipschitz * float((weight * norms)[changed].sum())
+        bends = max(bends, step.loss.smoothness * float(weight @ norms**2) / step.strong_convexity)
+    needed = _TAIL + 2 * order * len(step.offset) * math.log1p(bends)
+    if step.law == "gaussian":
+        gap_in_scales = gap / step.noise_scale
+        tail = math.sqrt(2 * needed + order * (order - 1) * gap_in_scales**2)
+    else:
+        tail = needed
+    return ((order - 1) * gap + step.noise_scale * tail + bound) / step.strong_convexity
+
+
+def _grids(
+    step: Step, data_sets: tuple[Records, Records], centre: np.ndarray, reach: float | np.ndarray, order: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Points and quadrature weights on the box centre +- reach: a fine grid, then a coarse one to judge it by."""
+    corners = np.stack([centre - reach, centre + reach])
+    if len(centre) == 1:
+        edges = _cells(step, data_sets, *corners[:, 0].tolist(), order)
+        half, middle = np.diff(edges)[:, None] / 2, (edges[1:, None] + edges[:-1, None]) / 2
+        for n_nodes in (5, 3):
+            nodes, shares = np.polynomial.legendre.leggauss(n_nodes)
+            yield (middle + half * nodes).reshape(-1, 1), (half * shares).ravel()
+        return
+    for count in (_POINTS_PER_AXIS[len(centre)], _POINTS_PER_AXIS[len(centre)] // 2):
+        axes = np.linspace(*corners, count, axis=1)
+        points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(centre))
+        yield points, np.full(len(points), np.prod(axes[:, 1] - axes[:, 0]))
+
+
+def _cells(step: Step, data_sets: tuple[Records, Records], low: float, high: float, order: float) -> np.ndarray:
+    """Edges of cells inside which a polynomial can follow p^a q^(1-a) and q^a p^(1-a) for 1 <= a <= order."""
+    edges = np.linspace(low, high, 257)
+    while True:
+        points = np.insert(edges, np.arange(1, len(edges)), (edges[1:] + edges[:-1]) / 2)[:, None]
+        rough = np.zeros(len(edges) - 1, dtype=bool)
+        logs = []
+        for records in data_sets:
+            noise, log_det, slopes = _noise_at(step, records, points)
+            at_edges = noise[::2, 0] / step.noise_scale
+            rough |= np.abs(np.diff(at_edges)) > 0.5
+            rough |= np.abs(np.diff(slopes[::2], axis=0)).max(axis=(1, 2)) > 0.1 * step.loss.lipschitz
+            rough |= np.abs(log_det[1::2] - (log_det[2::2] + log_det[:-1:2]) / 2) > 1e-4
+            if step.law == "gamma-sphere":  # its density has a cusp at zero
+                rough |= np.diff(np.sign(at_edges)) != 0
+            logs.append((_log_noise(step, noise) + log_det)[::2])
+        p, q = logs
+        for exponent in (p, q, order * p + (1 - order) * q, order * q + (1 - order) * p):
+            matters = np.maximum(exponent[1:], exponent[:-1]) > exponent.max() - _TAIL
+            rough |= matters & (np.abs(np.diff(exponent)) > 0.5)
+        rough &= np.diff(edges) > 1e-13 * (high - low)
+        if not rough.any():
+            return edges
+        edges = np.sort(np.concatenate([edges, points[1::2, 0][rough]]))

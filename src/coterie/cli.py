@@ -1,0 +1,125 @@
+"""The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import coterie
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=coterie.__doc__,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coterie {coterie.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Examples: coterie demo; coterie demo --json; coterie demo --seed 1 --out results"""
+
+
+@app.command()
+def demo(
+    seed: Annotated[
+        int | None, typer.Option(help="Reproducible noise, for research: whoever knows the seed can remove it.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New directory for plan, transcript, model and figure. [default: coterie-demo]")
+    ] = None,
+    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+) -> None:
+    """Train on census data at five parties, with ε = 1 for everything anybody sees.
+
+    Adult's 40,000 training records lie at five parties on a ring. They run private M-ADMM; the loss of one record is at
+    most (1, 1e-6) against somebody who sees every message of every round.
+    """
+    from rich.console import Console
+
+    from coterie.rundir import check_free, unused
+
+    console, directory = Console(), out
+    if directory is None and not json_line:
+        directory = unused(Path("coterie-demo"))
+    if directory is not None:
+        check_free(directory)
+
+    from coterie.demo import run_demo
+    from coterie.progress import shown_progress
+
+    with shown_progress("training", quiet=json_line) as progress, _saved_when_stopped(directory):
+        result = run_demo(seed=seed, progress=progress)
+    figure = None
+    if directory is not None:
+        figure = _figure_or_none()
+        result.write(directory, figure)
+    if json_line:
+        typer.echo(json.dumps(result.summary()))
+        return
+    from coterie.report import demo_table
+
+    console.print(demo_table(result))
+    if directory is not None:
+        files = "plan, transcript, model and figure" if figure else "plan, transcript and model"
+        console.print(f"{files} written to [bold]{directory}[/bold]")
+        if figure is None:
+            console.print("no figure: matplotlib is not installed (pip install 'coterie\\[report]')")
+
+
+def _figure_or_none():
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        return None
+    from coterie.figures import draw_demo
+
+    return draw_demo
+
+
+class _saved_when_stopped:  # noqa: N801 - used as a with-statement
+    """Keep what was released before Ctrl-C, then go on stopping."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        from coterie.transcript import Interrupted
+
+        if isinstance(error, Interrupted) and self.directory is not None:
+            from coterie.rundir import new_directory
+
+            with new_directory(self.directory) as partial:
+                error.transcript.save(partial / "partial-transcript.npz")
+            typer.echo(f"coterie: {error}; released so far: {self.directory}/partial-transcript.npz", err=True)
+
+
+def main() -> None:
+    """Entry point: turns errors into one sentence and an exit code."""
+    from coterie.errors import CoterieError, InputError
+
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"coterie: {error}", err=True)
+        sys.exit(2)
+    except CoterieError as error:
+        typer.echo(f"coterie: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,11 @@
+"""Strict JAX for every test: a silent change of dtype or rank is a bug, not a convenience."""
+
+import jax
+from hypothesis import settings
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# the first example of a property compiles, so a time limit per example would measure the compiler
+settings.register_profile("coterie", deadline=None)
+settings.load_profile("coterie")
