@@ -1,3 +1,53 @@
 """Learn one model among parties who do not show each other their data, with a privacy loss that can be checked."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+# JAX takes a second to load, so names are fetched when they are first used
+_HOME = {
+    "Federation": "coterie.data",
+    "Schema": "coterie.data",
+    "load_adult": "coterie.data",
+    "load_heart": "coterie.data",
+    "Problem": "coterie.problems",
+    "Plan": "coterie.plan",
+    "Schedule": "coterie.schedules",
+    "Seeded": "coterie.privacy.noise",
+    "SystemEntropy": "coterie.privacy.noise",
+    "Topology": "coterie.topology",
+    "Transcript": "coterie.transcript",
+    "run": "coterie.engines.in_process",
+}
+
+if TYPE_CHECKING:
+    from coterie.data import Federation, Schema, load_adult, load_heart
+    from coterie.engines.in_process import run
+    from coterie.plan import Plan
+    from coterie.privacy.noise import Seeded, SystemEntropy
+    from coterie.problems import Problem
+    from coterie.schedules import Schedule
+    from coterie.topology import Topology
+    from coterie.transcript import Transcript
+
+__all__ = [
+    "Federation",
+    "Plan",
+    "Problem",
+    "Schedule",
+    "Schema",
+    "Seeded",
+    "SystemEntropy",
+    "Topology",
+    "Transcript",
+    "load_adult",
+    "load_heart",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'coterie' has no attribute {name!r}")

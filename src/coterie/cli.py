@@ -12,6 +12,7 @@ import coterie
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=coterie.__doc__,
 )
@@ -23,19 +24,30 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _whole_number(text: str) -> int:
+    if not str(text).isdecimal():
+        raise typer.BadParameter(f"got {text!r}; an integer >= 0 is needed")
+    return int(text)
+
+
 @app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Examples: coterie demo; coterie demo --json; coterie demo --seed 1 --out results"""
+    pass
 
 
-@app.command()
+@app.command(epilog="Examples: coterie demo; coterie demo --json; coterie demo --seed 1 --out results")
 def demo(
     seed: Annotated[
-        int | None, typer.Option(help="Reproducible noise, for research: whoever knows the seed can remove it.")
+        int | None,
+        typer.Option(
+            parser=_whole_number,
+            metavar="N",
+            help="Reproducible noise, for research: whoever knows the seed can remove it.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New directory for plan, transcript, model and figure. [default: coterie-demo]")

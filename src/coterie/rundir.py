@@ -1,7 +1,6 @@
 """Directories that appear complete or not at all."""
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,8 +16,10 @@ def check_free(directory: Path) -> None:
     parent = directory.absolute().parent
     while not parent.exists():
         parent = parent.parent
-    if not os.access(parent, os.W_OK):
-        raise InputError(f"out: {str(directory)!r} cannot be made; {str(parent)!r} is not writable")
+    try:
+        tempfile.TemporaryDirectory(dir=parent).cleanup()  # asking for permission bits would not know every file system
+    except OSError as error:
+        raise InputError(f"out: {str(directory)!r} cannot be made ({error.strerror} in {str(parent)!r})") from None
 
 
 def unused(directory: Path) -> Path:

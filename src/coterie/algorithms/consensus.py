@@ -1,6 +1,6 @@
 """Consensus ADMM over a graph: the frame of all graph algorithms, and the conventional one without privacy.
 
-Zhang & Zhu (2016), eqs. (9)-(10); Zhang, Khalili & Liu (2018), eqs. (6)-(8).
+Zhang, Khalili & Liu (2018), eqs. (8)-(9) with one penalty for all, (10)-(11) with penalties apart from the dual step.
 
     f_i, lambda_i   primal and dual variable of party i       eta_i(t)  `penalty`, may differ by party and round
     V_i             its neighbours, and their number          theta(t)  `dual_step`, one for all parties

@@ -44,8 +44,8 @@ class Step:
     noise_scale: float
 
     def __post_init__(self) -> None:
-        for name in ("weight", "strong_convexity", "noise_scale"):
-            value = getattr(self, name)
+        numbers = {name: getattr(self, name) for name in ("weight", "strong_convexity", "noise_scale")}
+        for name, value in (numbers | {"loss: its largest slope": self.loss.lipschitz}).items():
             if not 0 < value < math.inf:
                 raise InputError(f"{name}: got {value}; a positive finite number is needed")
         if self.law not in LAWS:
@@ -53,21 +53,25 @@ class Step:
         if not 1 <= len(self.offset) <= 3:
             raise InputError(f"offset: got {len(self.offset)} coefficients; exact losses are computed for 1 to 3")
 
+    @property
+    def centre(self) -> np.ndarray:
+        """What would be released without records and without noise."""
+        return -np.asarray(self.offset) / self.strong_convexity
+
 
 def log_density(step: Step, records: Records, points: np.ndarray) -> np.ndarray:
     """Log density of the released minimiser at `points`, (n_points, n_coefficients)."""
     noise, log_det, _ = _noise_at(step, records, points)
-    return _log_noise(step, noise) + log_det
+    return log_det + _log_noise(step, noise)
 
 
 def pure_loss(step: Step, records: Records, other: Records) -> float:
     """sup |log ratio| of the two densities over the grid: at most the true pure loss, and close to it."""
     reach = _reach(step, records, other, order=1.0)
     # slopes settle only where scores are large, however little noise there is
-    largest_row = max(np.linalg.norm(r.X, axis=1).max() for r in (records, other))
-    settled = (40 + max(np.abs(r.y).max() for r in (records, other))) / max(largest_row, 1e-9)
-    centre = -np.asarray(step.offset) / step.strong_convexity
-    points, _ = next(_grids(step, (records, other), centre, np.maximum(reach, settled + np.abs(centre)), 1.0))
+    longest_row = np.linalg.norm(np.concatenate([records.X, other.X]), axis=1).max()
+    settled = (40 + np.abs([records.y, other.y]).max()) / max(longest_row, 1e-9) + np.abs(step.centre)
+    points, _ = next(_grids(step, (records, other), np.maximum(reach, settled), powers=np.empty((0, 2))))
     return float(np.abs(log_density(step, records, points) - log_density(step, other, points)).max())
 
 
@@ -79,20 +83,16 @@ def renyi_divergence(
     Raises QuadratureError unless both densities integrate to one, and all integrals on a fine and a coarse grid agree,
     to within `largest_error`.
     """
-    centre = -np.asarray(step.offset) / step.strong_convexity
-    highest = float(np.max(orders))
-    reach = _reach(step, records, other, highest)
+    reach = _reach(step, records, other, float(np.max(orders)))
+    powers = np.array([(1.0, 0.0), (0.0, 1.0), *((a, 1 - a) for a in orders), *((1 - a, a) for a in orders)])
     log_integrals = []
-    for points, weights in _grids(step, (records, other), centre, reach, highest):
+    for points, weights in _grids(step, (records, other), reach, powers):
         p, q = log_density(step, records, points), log_density(step, other, points)
-        powers = [(1.0, 0.0), (0.0, 1.0), *((a, 1 - a) for a in orders), *((1 - a, a) for a in orders)]
         log_integrals.append(np.array([logsumexp(a * p + b * q, b=weights) for a, b in powers]))
     exact, rough = log_integrals
     errors = np.concatenate([np.abs(exact[:2]), np.abs(exact - rough)])
     if not errors.max() <= largest_error:
-        raise QuadratureError(
-            f"largest_error: an integral is off by {errors.max():.1e}, and {largest_error:.1e} is allowed"
-        )
+        raise QuadratureError(f"an integral is off by {errors.max():.1e}, and {largest_error:.1e} is allowed")
     return exact[2:].reshape(2, -1) / (np.asarray(orders) - 1)
 
 
@@ -117,8 +117,8 @@ def _log_noise(step: Step, noise: np.ndarray) -> np.ndarray:
     if step.law == "gaussian":
         log_unit = -(size**2) / 2 - d / 2 * math.log(2 * math.pi)
     else:
-        log_sphere = math.log(2) + d / 2 * math.log(math.pi) - gammaln(d / 2)
-        log_unit = -size - gammaln(d) - log_sphere
+        log_area = math.log(2) + d / 2 * math.log(math.pi) - gammaln(d / 2)  # of the unit sphere
+        log_unit = -size - gammaln(d) - log_area
     return log_unit - d * math.log(step.noise_scale)
 
 
@@ -142,10 +142,10 @@ def _derivatives(loss: Loss, scores: np.ndarray, y: np.ndarray) -> tuple[np.ndar
 
 
 def _reach(step: Step, records: Records, other: Records, order: float) -> float:
-    """How far from -offset/Lambda the integrands p^a q^(1-a) matter, from bounds on slopes and curvatures.
+    """How far from the centre p^a q^(1-a) matters, from bounds on slopes and curvatures.
 
     With D the difference of the gradients, |b| in excess of (a - 1) |D| pays at the rate of the noise's tail, which
-    must make up for the largest value exp(a (a - 1) |D|^2 / 2) (Gaussian) and for the ratio of determinants.
+    must make up for exp(a (a - 1) |D|^2 / 2) (Gaussian) and for the ratio of determinants.
     """
     if np.shape(records.X) != np.shape(other.X):
         raise InputError("records, other: different numbers of rows given; a record that is absent has weight 0")
@@ -158,33 +158,30 @@ def _reach(step: Step, records: Records, other: Records, order: float) -> float:
         bends = max(bends, step.loss.smoothness * float(weight @ norms**2) / step.strong_convexity)
     needed = _TAIL + 2 * order * len(step.offset) * math.log1p(bends)
     if step.law == "gaussian":
-        gap_in_scales = gap / step.noise_scale
-        tail = math.sqrt(2 * needed + order * (order - 1) * gap_in_scales**2)
-    else:
-        tail = needed
-    return ((order - 1) * gap + step.noise_scale * tail + bound) / step.strong_convexity
+        needed = math.sqrt(2 * needed + order * (order - 1) * (gap / step.noise_scale) ** 2)
+    return ((order - 1) * gap + step.noise_scale * needed + bound) / step.strong_convexity
 
 
 def _grids(
-    step: Step, data_sets: tuple[Records, Records], centre: np.ndarray, reach: float | np.ndarray, order: float
+    step: Step, data_sets: tuple[Records, Records], reach: float | np.ndarray, powers: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Points and quadrature weights on the box centre +- reach: a fine grid, then a coarse one to judge it by."""
-    corners = np.stack([centre - reach, centre + reach])
-    if len(centre) == 1:
-        edges = _cells(step, data_sets, *corners[:, 0].tolist(), order)
+    """Points and quadrature weights on the box step.centre +- reach: a fine grid, then a coarse one to judge it by."""
+    corners, d = np.stack([step.centre - reach, step.centre + reach]), len(step.offset)
+    if d == 1:
+        edges = _cells(step, data_sets, *corners[:, 0].tolist(), powers)
         half, middle = np.diff(edges)[:, None] / 2, (edges[1:, None] + edges[:-1, None]) / 2
         for n_nodes in (5, 3):
             nodes, shares = np.polynomial.legendre.leggauss(n_nodes)
             yield (middle + half * nodes).reshape(-1, 1), (half * shares).ravel()
         return
-    for count in (_POINTS_PER_AXIS[len(centre)], _POINTS_PER_AXIS[len(centre)] // 2):
+    for count in (_POINTS_PER_AXIS[d], _POINTS_PER_AXIS[d] // 2):
         axes = np.linspace(*corners, count, axis=1)
-        points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(centre))
+        points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, d)
         yield points, np.full(len(points), np.prod(axes[:, 1] - axes[:, 0]))
 
 
-def _cells(step: Step, data_sets: tuple[Records, Records], low: float, high: float, order: float) -> np.ndarray:
-    """Edges of cells inside which a polynomial can follow p^a q^(1-a) and q^a p^(1-a) for 1 <= a <= order."""
+def _cells(step: Step, data_sets: tuple[Records, Records], low: float, high: float, powers: np.ndarray) -> np.ndarray:
+    """Edges of cells inside which a polynomial can follow p/q and p^a q^b for the powers (a, b)."""
     edges = np.linspace(low, high, 257)
     while True:
         points = np.insert(edges, np.arange(1, len(edges)), (edges[1:] + edges[:-1]) / 2)[:, None]
@@ -192,15 +189,14 @@ def _cells(step: Step, data_sets: tuple[Records, Records], low: float, high: flo
         logs = []
         for records in data_sets:
             noise, log_det, slopes = _noise_at(step, records, points)
-            at_edges = noise[::2, 0] / step.noise_scale
-            rough |= np.abs(np.diff(at_edges)) > 0.5
             rough |= np.abs(np.diff(slopes[::2], axis=0)).max(axis=(1, 2)) > 0.1 * step.loss.lipschitz
-            rough |= np.abs(log_det[1::2] - (log_det[2::2] + log_det[:-1:2]) / 2) > 1e-4
+            rough |= np.abs(log_det[1::2] - (log_det[2::2] + log_det[:-1:2]) / 2) > 1e-5
             if step.law == "gamma-sphere":  # its density has a cusp at zero
-                rough |= np.diff(np.sign(at_edges)) != 0
+                rough |= np.diff(np.sign(noise[::2, 0])) != 0
+            if len(powers):
+                rough |= np.abs(np.diff(noise[::2, 0])) > 0.5 * step.noise_scale
             logs.append((_log_noise(step, noise) + log_det)[::2])
-        p, q = logs
-        for exponent in (p, q, order * p + (1 - order) * q, order * q + (1 - order) * p):
+        for exponent in powers @ np.stack(logs):
             matters = np.maximum(exponent[1:], exponent[:-1]) > exponent.max() - _TAIL
             rough |= matters & (np.abs(np.diff(exponent)) > 0.5)
         rough &= np.diff(edges) > 1e-13 * (high - low)

@@ -1,0 +1,130 @@
+"""The command as people type it, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.transcript import Transcript
+
+COTERIE = Path(sys.executable).with_name("coterie")
+
+
+def coterie(*arguments, cwd=None, env=None):
+    return subprocess.run(
+        [COTERIE, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env={**os.environ, **(env or {})}
+    )
+
+
+@pytest.fixture(scope="module")
+def seeded_demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "results"
+    return coterie("demo", "--json", "--seed", 1, "--out", out), out
+
+
+def test_the_demo_prints_one_json_line_with_the_promised_loss(seeded_demo):
+    done, _ = seeded_demo
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    result = json.loads(done.stdout)
+    assert result["epsilon"] <= 1.0
+    assert result["epsilon"] > 0.999
+    assert result["delta"] == 1e-6
+    assert result["adjacency"] == "replace-one"
+    assert (result["n_parties"], result["rounds"]) == (5, 20)
+    assert result["majority_error"] == pytest.approx(0.2444, abs=1e-4)
+    assert result["nonprivate_error"] == pytest.approx(0.156, abs=0.002)
+    assert result["nonprivate_error"] < result["test_error"] < result["nonprivate_error"] + 0.03
+
+
+def test_the_demo_leaves_a_complete_directory(seeded_demo):
+    _, out = seeded_demo
+    assert {p.name for p in out.iterdir()} == {
+        "plan.json",
+        "transcript.npz",
+        "model.json",
+        "summary.json",
+        "figure.png",
+    }
+    transcript = Transcript.load(out / "transcript.npz")
+    model = json.loads((out / "model.json").read_text())
+    np.testing.assert_allclose(list(model["coefficients"].values()), transcript.models[0], atol=1e-12)
+    assert transcript.plan.to_json() == (out / "plan.json").read_text()
+    assert transcript.reproducible
+
+
+def test_results_are_never_overwritten(seeded_demo):
+    _, out = seeded_demo
+    before = (out / "transcript.npz").read_bytes()
+    again = coterie("demo", "--out", out)
+    assert again.returncode == 2
+    assert again.stderr.count("\n") == 1
+    assert str(out) in again.stderr
+    assert (out / "transcript.npz").read_bytes() == before
+
+
+def test_the_table_says_who_is_protected_from_whom(tmp_path):
+    done = coterie("demo", "--seed", 2, cwd=tmp_path, env={"NO_COLOR": "1", "COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "test error, private",
+        "majority class",
+        "ε = 1 at δ = 1e-06",
+        "every release of every party",
+        "seeded",
+    ):
+        assert words in done.stdout
+    assert "\x1b[" not in done.stdout
+    assert (tmp_path / "coterie-demo" / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("demo", "--seed", "-1"), ("seed", "-1")),
+        (("demo", "--seed", "many"), ("--seed", "many")),
+        (("demo", "--out", "/proc/nowhere/at/all"), ("out", "/proc/nowhere")),
+        (("demmo",), ("demmo",)),
+    ],
+)
+def test_nonsense_gets_one_sentence_and_exit_code_2(arguments, words, tmp_path):
+    done = coterie(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_leaves_a_readable_partial_transcript(tmp_path):
+    out = tmp_path / "stopped"
+    script = f"""
+import os, signal, sys
+import coterie.engines.in_process as engine
+original = engine._Run._checked
+def checked(self, released, start):
+    if start == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+    return original(self, released, start)
+engine._Run._checked = checked
+from coterie.cli import main
+sys.argv = ["coterie", "demo", "--seed", "0", "--json", "--out", {str(out)!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    transcript = Transcript.load(out / "partial-transcript.npz")
+    assert not transcript.complete
+    assert 1 <= transcript.n_rounds <= 4
+    assert np.isfinite(transcript.models).all()
+
+
+def test_help_and_version_answer_without_loading_jax():
+    script = "import sys, coterie.cli; assert 'jax' not in sys.modules and 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert "demo" in coterie("--help").stdout
+    assert coterie("--version").stdout.startswith("coterie ")
