@@ -7,7 +7,7 @@ import numpy as np
 
 import coterie
 from coterie.algorithms import PenaltyPerturbedADMM
-from coterie.privacy.mechanisms import PenaltyPerturbation
+from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
 heart = coterie.load_heart()

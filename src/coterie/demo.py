@@ -18,8 +18,8 @@ from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import Progress, run
 from coterie.plan import Plan
 from coterie.privacy.accountants import epsilon as composed_epsilon
-from coterie.privacy.mechanisms import NoNoise, PenaltyPerturbation
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.privacy.objective import NoNoise, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 from coterie.rundir import new_directory
 from coterie.schedules import as_schedule

@@ -86,12 +86,12 @@ class Plan:
             raise InputError(f"topology: {self.topology.n_parties} nodes given for {self.facts.n_parties} parties")
         self.problem.check(self.facts)
         self.algorithm.check(self.topology)
-        _ = self._issued  # every hypothesis is checked here
+        _ = self.issued  # every hypothesis is checked here
 
     # --- grants -----------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _issued(self) -> tuple[list[Grant], np.ndarray]:
+    def issued(self) -> tuple[list[Grant], np.ndarray]:
         """The distinct grants, and which of them party i holds in round t: (n_rounds or 1, n_parties)."""
         mechanism = self.algorithm.mechanism
         places: dict[Any, int] = {}
@@ -113,7 +113,7 @@ class Plan:
 
     def grant_scales(self) -> Any:
         """The scales of all grants as one pytree of arrays (n_rounds, n_parties), and the grant class."""
-        grants, index = self._issued
+        grants, index = self.issued
         table = type(grants[0]).Scales(
             *(np.asarray(column) for column in zip(*(g.scales for g in grants), strict=True))
         )
@@ -122,13 +122,13 @@ class Plan:
 
     def as_grant(self, scales: Any) -> Grant:
         """A grant around (traced) scales that were issued by this plan, as a party's step gets it."""
-        return jax.tree.unflatten(jax.tree.structure(self._issued[0][0]), list(scales))
+        return jax.tree.unflatten(jax.tree.structure(self.issued[0][0]), list(scales))
 
     # --- privacy ----------------------------------------------------------------------------------------------------
 
     def ledger(self, party: int) -> Ledger:
         """What one record of this party pays over the whole run, equal rounds counted together."""
-        grants, index = self._issued
+        grants, index = self.issued
         counts = Counter(index[:, party].tolist())
         times = self.n_rounds if len(index) == 1 else 1
         return [(grants[g].event, count * times) for g, count in counts.items()]  # type: ignore[misc]
@@ -238,14 +238,14 @@ class Plan:
             return channel.aggregate(jax.tree.map(lambda a: a[None], out), grant, noise)  # type: ignore[attr-defined]
 
         with jax.enable_x64(True):
-            public, private = jax.eval_shape(lambda: algorithm.init(self.facts.n_parties, p))
+            public, private = jax.eval_shape(lambda: algorithm.init(self.topology, p))
             noise_shape = (1, p) if channel.aggregates else (p,)
             check_flow(
                 step,
                 records=Records(array(n, d), array(n), array(n)),
                 private=of_one_party(private),
                 noise=unit_noise(array(*noise_shape), array(*noise_shape)),
-                scales=[array() for _ in jax.tree.leaves(self._issued[0][0])],
+                scales=[array() for _ in jax.tree.leaves(self.issued[0][0])],
                 inbox=of_one_party(jax.eval_shape(lambda pub: algorithm.inbox(0.0, pub, self.topology), public)),
             )
         return True

@@ -55,6 +55,19 @@ class Topology:
         order = np.lexsort((source, to))
         return source[order], to[order]
 
+    @functools.cached_property
+    def edge_of_arc(self) -> np.ndarray:
+        """The position in `edges` of each arc's edge."""
+        place = {edge: e for e, edge in enumerate(self.edges)}
+        return np.array([place[min(i, j), max(i, j)] for i, j in zip(*self.arcs, strict=True)], dtype=int)
+
+    def hear(self, heard: Any, last: Any, values: Any) -> Any:
+        """What arrives along each arc when the parties broadcast `values`: here, on a perfect network, everything.
+
+        `heard` is what each arc delivered before and `last` what the parties broadcast before.
+        """
+        return values[self.arcs[0]]
+
 
 def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
     """A topology from a name, edges, a networkx graph or a Topology; random graphs use the public `seed`."""

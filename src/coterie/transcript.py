@@ -12,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import InputError
+from coterie.impairments import ImpairedTopology, Impairments
 from coterie.plan import Plan
+from coterie.privacy.accountants import Ledger
+from coterie.serialise import decode, encode
 
 RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
 
@@ -28,6 +31,7 @@ class Transcript:
     plan: Plan
     releases: np.ndarray
     reproducible: bool
+    impairments: Impairments | None = None
 
     @property
     def n_rounds(self) -> int:
@@ -61,17 +65,34 @@ class Transcript:
 
         def one_repeat(received: jax.Array) -> Any:
             def body(public: Any, xs: Any) -> Any:
-                t, value = xs
-                public = algorithm.combine(t, public, value, topology)
+                t, value, delivery = xs
+                network: Any = topology if delivery is None else ImpairedTopology(topology, delivery)
+                public = algorithm.combine(t, public, value, network)
                 return public, algorithm.model(public)
 
-            public = algorithm.init(self.plan.facts.n_parties, d)[0]
+            public = algorithm.init(topology, d)[0]
             rounds = jnp.arange(received.shape[0], dtype=received.dtype)
-            public, by_round = jax.lax.scan(body, public, (rounds, received))
+            deliveries = None
+            if self.impairments is not None:
+                deliveries = jax.tree.map(lambda a: a[: self.n_rounds], self._deliveries)
+            public, by_round = jax.lax.scan(body, public, (rounds, received, deliveries))
             return algorithm.models(public), algorithm.model(public), by_round
 
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_repeat))(received))
+
+    def ledger(self, party: int) -> Ledger:
+        """What a record of this party has paid so far: nothing for rounds that did not happen or were skipped."""
+        grants, index = self.plan.issued
+        rounds = np.broadcast_to(index[:, party], self.plan.n_rounds)[: self.n_rounds]
+        if self.impairments is not None:
+            rounds = rounds[self._deliveries.speaks[: self.n_rounds, party]]
+        return [(grants[g].event, int(count)) for g, count in zip(*np.unique(rounds, return_counts=True), strict=True)]
+
+    @property
+    def _deliveries(self) -> Any:
+        assert self.impairments is not None
+        return self.impairments.deliveries(self.plan.topology, self.plan.n_rounds)
 
     def save(self, path: str | Path) -> Path:
         """Write one .npz file, all of it or nothing, never over an existing file."""
@@ -82,6 +103,7 @@ class Transcript:
             "plan": json.loads(self.plan.to_json()),
             "digest": self.plan.digest,
             "reproducible": self.reproducible,
+            "impairments": encode(self.impairments),
         }
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -104,7 +126,8 @@ class Transcript:
         plan = Plan.from_json(json.dumps(header["plan"]))
         if plan.digest != header["digest"]:
             raise InputError(f"path: {str(path)!r} carries a plan that does not match its digest")
-        return cls(plan=plan, releases=releases, reproducible=bool(header["reproducible"]))
+        impairments = decode(header["impairments"])
+        return cls(plan=plan, releases=releases, reproducible=bool(header["reproducible"]), impairments=impairments)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -15,7 +15,8 @@ from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
 from coterie.privacy.grants import ArgminGrant, ArgminScales
-from coterie.privacy.mechanisms import GaussianGradient, PenaltyPerturbation
+from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.release import Contribution, Release, UnitNoise
 from coterie.problems import L2, Logistic, Problem, Squared
 from coterie.serialise import serialisable
@@ -157,7 +158,10 @@ def test_private_state_in_the_inbox_of_the_theorem_is_refused():
         return records.X.sum(axis=0), release
 
     algorithm = admm(uses_state)
-    type(algorithm).init = lambda self, n, d: (PenaltyPerturbedADMM.init(self, n, d)[0], jnp.zeros((n, d)))
+    type(algorithm).init = lambda self, topology, d: (
+        PenaltyPerturbedADMM.init(self, topology, d)[0],
+        jnp.zeros((topology.n_parties, d)),
+    )
     with pytest.raises(LeakError, match="takes as public"):
         make(algorithm)
 
@@ -169,7 +173,7 @@ def test_releases_and_grants_are_not_made_by_hand():
     with pytest.raises(TypeError, match="made by an engine"):
         UnitNoise((jnp.zeros(3), jnp.zeros(3)))
     with pytest.raises(TypeError, match="made by a Mechanism"):
-        ArgminGrant(ArgminScales(1.0, 0.0, 0.0, 1e-9), Gaussian(0.1))
+        ArgminGrant(ArgminScales(1.0, 0.0, 0.0, 0.0, 1e-9), Gaussian(0.1))
 
 
 def test_noise_and_price_cannot_be_pulled_apart():

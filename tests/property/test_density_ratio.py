@@ -11,7 +11,8 @@ import pytest
 
 from coterie.audit.density_ratio import LARGEST_ERROR, QuadratureError, Step, log_density, pure_loss, renyi_divergence
 from coterie.errors import InputError
-from coterie.privacy.mechanisms import PartyFacts, gamma_argmin_grant, gaussian_argmin_grant
+from coterie.privacy import objective
+from coterie.privacy.mechanisms import PartyFacts
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
 from coterie.problems.local import Records
 
@@ -44,7 +45,7 @@ class Statement:
 
 def state(loss, law, adjacency, *, weight, row_norm, convexity, noise, d=1):
     """`noise` is the multiplier of Gaussian noise or the rate of gamma noise."""
-    # the strong convexity comes from both sources: a share of the penalty and the proximal term
+    # the strong convexity comes from all sources: a share of the penalty, the proximal term and the extra l2
     problem = Problem(loss=loss, penalty=L2(0.25 * convexity * N_PARTIES), record_weight=weight)
     facts = PartyFacts(
         n_records=5,
@@ -58,9 +59,10 @@ def state(loss, law, adjacency, *, weight, row_norm, convexity, noise, d=1):
         adjacency=adjacency,
         unit="record",
     )
+    step = objective.Step(problem, facts, curvature=0.5 * convexity, extra_l2=0.25 * convexity)
     if law == "gaussian":
-        return Statement(gaussian_argmin_grant(problem, facts, 0.75 * convexity, multiplier=noise), law)
-    return Statement(gamma_argmin_grant(problem, facts, 0.75 * convexity, rate=noise), law)
+        return Statement(step.with_gaussian_noise(noise), law)
+    return Statement(step.with_gamma_noise(noise), law)
 
 
 def step_of(loss, statement, *, weight, convexity, offset):

@@ -2,14 +2,34 @@
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.consensus import ConsensusADMM
+from coterie.algorithms.dual_perturbed import DualPerturbedADMM
 from coterie.algorithms.gradient import NoisyGradientDescent
-from coterie.algorithms.penalty_perturbed import PenaltyPerturbedADMM
+from coterie.algorithms.one_release import OneReleaseAverage
+from coterie.algorithms.penalty_perturbed import EdgewiseADMM, PenaltyPerturbedADMM
+from coterie.algorithms.primal_perturbed import PrimalPerturbedADMM
+from coterie.algorithms.recycled import RecycledADMM
 
 # the one table of names
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "admm": ConsensusADMM,
+    "dual-perturbed-admm": DualPerturbedADMM,
+    "primal-perturbed-admm": PrimalPerturbedADMM,
     "penalty-perturbed-admm": PenaltyPerturbedADMM,
+    "edgewise-admm": EdgewiseADMM,
+    "recycled-admm": RecycledADMM,
+    "one-release-average": OneReleaseAverage,
     "noisy-gradient-descent": NoisyGradientDescent,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "ConsensusADMM", "NoisyGradientDescent", "PenaltyPerturbedADMM"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "ConsensusADMM",
+    "DualPerturbedADMM",
+    "EdgewiseADMM",
+    "NoisyGradientDescent",
+    "OneReleaseAverage",
+    "PenaltyPerturbedADMM",
+    "PrimalPerturbedADMM",
+    "RecycledADMM",
+]

@@ -1,7 +1,7 @@
 """What an algorithm is: `local` sees one party's records and hands back a Release or a Contribution; everything else
 sees released values only, and is therefore post-processing by signature.
 
-    init(n_parties, d)                              -> (public, private)     both independent of the data
+    init(topology, d)                               -> (public, private)     both independent of the data
     inbox(t, public, topology)                      -> what each party hears, party axis first
     local(grant, problem, records, private, inbox, noise) -> (private, Release | Contribution)
     combine(t, public, received, topology)          -> public
@@ -34,7 +34,7 @@ class Algorithm:
         for name, schedule in self.mechanism.schedules().items():
             schedule.check_parties(name, topology.n_parties)
 
-    def init(self, n_parties: int, d: int) -> tuple[Any, Any]:
+    def init(self, topology: Topology, d: int) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def inbox(self, t: Any, public: Any, topology: Topology) -> Any:

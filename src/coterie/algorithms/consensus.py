@@ -14,7 +14,7 @@ them and nothing is hidden.
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -24,62 +24,88 @@ from coterie.algorithms.algorithm import Algorithm
 from coterie.channels import Broadcast
 from coterie.errors import InputError
 from coterie.privacy.grants import ArgminGrant
-from coterie.privacy.mechanisms import Mechanism, NoNoise
+from coterie.privacy.mechanisms import Mechanism
+from coterie.privacy.objective import NoNoise
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 from coterie.topology import Topology
 
+Averaging = Literal["last", "uniform", "linear"]
+
 
 class GraphState(NamedTuple):
     f: jax.Array  # (n_parties, d) last broadcasts f_i(t)
+    heard: jax.Array  # (n_arcs, d) what party to[e] last heard from party source[e]
     dual: jax.Array  # (n_parties, d) lambda_i(t)
+    average: jax.Array  # (n_parties, d) average of the broadcasts over rounds
 
 
 class GraphADMM(Algorithm):
-    """One noised or exact minimisation per party and round, then the dual step on what was broadcast."""
+    """One noised or exact minimisation per party and round, then the dual step on what was heard.
+
+    `averaging` chooses the model: the last broadcasts, or their average over rounds with weights 1 or t.
+    `as_published` allows a dual step per party, as some papers print; the limit is then argmin sum_i O_i / theta_i.
+    """
 
     mechanism: Mechanism
     dual_step: Schedule
+    averaging: Averaging
+    as_published: bool
     channel = Broadcast()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dual_step", as_schedule("dual_step", self.dual_step))
-        if self.dual_step.per_party:
+        if self.averaging not in get_args(Averaging):
+            raise InputError(f"averaging: got {self.averaging!r}; one of {', '.join(get_args(Averaging))} is needed")
+        if self.dual_step.per_party and not self.as_published:
             raise InputError(
                 f"dual_step: got {self.dual_step.start}; one number for all parties is needed "
                 "(steps that differ between parties move the limit to argmin sum_i O_i / dual_step_i)"
             )
 
-    def init(self, n_parties, d):
-        zeros = jnp.zeros((n_parties, d))
-        return GraphState(f=zeros, dual=zeros), ()
+    def check(self, topology):
+        super().check(topology)
+        self.dual_step.check_parties("dual_step", topology.n_parties)
+
+    def init(self, topology, d) -> tuple[Any, Any]:
+        zeros = jnp.zeros((topology.n_parties, d))
+        return GraphState(f=zeros, heard=jnp.zeros((len(topology.arcs[0]), d)), dual=zeros, average=zeros), ()
 
     def inbox(self, t, public, topology):
         """(2 lambda_i, m_i): the linear term and the mean midpoint."""
         degrees = np.maximum(topology.degrees, 1)[:, None].astype(float)  # a lone party has no midpoints: any target
-        neighbours = neighbour_sum(topology, public.f)
-        return 2 * public.dual, (public.f + neighbours / degrees) / 2
+        return 2 * public.dual, (public.f + heard_sum(topology, public.heard) / degrees) / 2
 
     def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):  # type: ignore[override]
         linear, midpoint = inbox
         return private, grant.argmin(problem, records, noise, linear=linear, target=midpoint)
 
-    def combine(self, t, public, received, topology):
-        return GraphState(f=received, dual=public.dual + self.dual_step(t) / 2 * neighbour_gap(topology, received))
+    def combine(self, t, public, received, topology) -> Any:
+        heard = topology.hear(public.heard, public.f, received)
+        dual = public.dual + self._dual_step(t) / 2 * gap(topology, received, heard)  # eq. (11)
+        return GraphState(received, heard, dual, self._averaged(t, public.average, received))
 
     def models(self, public):
-        return public.f
+        return public.f if self.averaging == "last" else public.average
+
+    def _dual_step(self, t):
+        step = self.dual_step(t)
+        return step[:, None] if self.dual_step.per_party else step
+
+    def _averaged(self, t, average, value):
+        """Running average: weights 1, 1, 1, ... or 1, 2, 3, ... over rounds t = 0, 1, 2, ..."""
+        share = 1 / (t + 1) if self.averaging == "uniform" else 2 / (t + 2)
+        return average + share * (value - average)
 
 
-def neighbour_sum(topology: Topology, values: jax.Array) -> jax.Array:
-    """sum_j values_j over the neighbours j of each party."""
-    source, to = topology.arcs
-    return jnp.zeros_like(values).at[to].add(values[source])
+def heard_sum(topology: Topology, heard: jax.Array) -> jax.Array:
+    """sum_j f_j over the neighbours j of each party, as it heard them."""
+    return jnp.zeros((topology.n_parties, heard.shape[1]), heard.dtype).at[topology.arcs[1]].add(heard)
 
 
-def neighbour_gap(topology: Topology, values: jax.Array) -> jax.Array:
-    """sum_j (values_i - values_j) over the neighbours j of each party i."""
-    return jnp.asarray(topology.degrees[:, None], values.dtype) * values - neighbour_sum(topology, values)
+def gap(topology: Topology, f: jax.Array, heard: jax.Array) -> jax.Array:
+    """sum_j (f_i - f_j) over the neighbours j of each party i, as it heard them."""
+    return jnp.asarray(topology.degrees[:, None], f.dtype) * f - heard_sum(topology, heard)
 
 
 @serialisable
@@ -89,6 +115,8 @@ class ConsensusADMM(GraphADMM):
 
     mechanism: NoNoise
     dual_step: Schedule
+    averaging: Averaging = "last"
+    as_published: bool = False
     citation: ClassVar[str] = "zhang-zhu-2016"
 
     @classmethod

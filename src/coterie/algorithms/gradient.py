@@ -32,7 +32,7 @@ class NoisyGradientDescent(Algorithm):
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", as_schedule("step", self.step))
 
-    def init(self, n_parties, d):
+    def init(self, topology, d):
         return jnp.zeros(d), ()
 
     def inbox(self, t, public, topology):

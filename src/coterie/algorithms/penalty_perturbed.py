@@ -12,12 +12,17 @@ over rounds at a fraction of the price.
 """
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from coterie.algorithms.consensus import GraphADMM
-from coterie.privacy.mechanisms import PenaltyPerturbation
-from coterie.schedules import Schedule
+import numpy as np
+
+from coterie.algorithms.consensus import Averaging, GraphADMM, heard_sum
+from coterie.errors import InputError
+from coterie.privacy.objective import PenaltyPerturbation
+from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
+from coterie.topology import Topology
 
 
 @serialisable
@@ -25,4 +30,48 @@ from coterie.serialise import serialisable
 class PenaltyPerturbedADMM(GraphADMM):
     mechanism: PenaltyPerturbation
     dual_step: Schedule
+    averaging: Averaging = "last"
+    as_published: bool = False
     citation: ClassVar[str] = "zhang-khalili-liu-2018"
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EdgewiseADMM(PenaltyPerturbedADMM):
+    """The form of Section 3.1 with a penalty per edge, (eta_ij + eta_ji)/2 |f - (f_i + f_j)/2|^2.
+
+    `edge_penalty` has one number per edge of the topology, in its order, times the mechanism's schedule: the penalty of
+    party i must be the mean over its edges, which `with_edges` works out.
+    """
+
+    edge_penalty: tuple[float, ...]
+
+    @classmethod
+    def with_edges(
+        cls, topology: Topology, edge_penalty: Sequence[float], *, dual_step: float, ratio: float = 1.0, **noise: Any
+    ) -> "EdgewiseADMM":
+        edge_penalty = tuple(float(eta) for eta in edge_penalty)
+        if len(edge_penalty) != len(topology.edges):
+            raise InputError(
+                f"edge_penalty: {len(edge_penalty)} given for {len(topology.edges)} edges; one each is needed"
+            )
+        mechanism = PenaltyPerturbation(penalty=Schedule(_mean_over_edges(topology, edge_penalty), ratio), **noise)
+        return cls(mechanism=mechanism, dual_step=as_schedule("dual_step", dual_step), edge_penalty=edge_penalty)
+
+    def check(self, topology):
+        super().check(topology)
+        means = _mean_over_edges(topology, self.edge_penalty)
+        if not np.allclose(self.mechanism.penalty.start, means, rtol=1e-12):
+            raise InputError(f"penalty: got {self.mechanism.penalty.start}; the mean over a party's edges is {means}")
+
+    def inbox(self, t, public, topology):
+        weights = np.asarray(self.edge_penalty)[topology.edge_of_arc][:, None]
+        total = np.zeros((topology.n_parties, 1))
+        np.add.at(total, topology.arcs[1], weights)
+        return 2 * public.dual, (public.f + heard_sum(topology, weights * public.heard) / total) / 2
+
+
+def _mean_over_edges(topology: Topology, edge_penalty: tuple[float, ...]) -> tuple[float, ...]:
+    total = np.zeros(topology.n_parties)
+    np.add.at(total, topology.arcs[1], np.asarray(edge_penalty)[topology.edge_of_arc])
+    return tuple((total / topology.degrees).tolist())

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.data.federation import Federation
 from coterie.engines.buckets import Bucket, make_buckets
 from coterie.errors import InputError, LocalSolveError
+from coterie.impairments import ImpairedTopology, Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, SystemEntropy
 from coterie.privacy.release import unit_noise
@@ -30,6 +31,7 @@ def run(
     *,
     noise: NoiseSource | None = None,
     repeats: int = 1,
+    impairments: Impairments | None = None,
     progress: Progress | None = None,
 ) -> Transcript:
     """Execute the plan; noise comes from the operating system's entropy unless a source is given."""
@@ -37,15 +39,27 @@ def run(
         raise InputError("federation: its public facts differ from those the plan was made for; make a new plan")
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats: got {repeats!r}; an integer >= 1 is needed")
+    if impairments is not None and plan.algorithm.channel.aggregates:
+        raise InputError(
+            f"impairments: got {impairments}; a {plan.algorithm.channel.name} needs every party in every round"
+        )
     plan.check_flow()
     source = SystemEntropy() if noise is None else noise
     with jax.enable_x64(True):
-        return _Run(plan, federation, source, repeats).go(progress)
+        return _Run(plan, federation, source, repeats, impairments).go(progress)
 
 
 class _Run:
-    def __init__(self, plan: Plan, federation: Federation, source: NoiseSource, repeats: int) -> None:
-        self.plan, self.source, self.repeats = plan, source, repeats
+    def __init__(
+        self,
+        plan: Plan,
+        federation: Federation,
+        source: NoiseSource,
+        repeats: int,
+        impairments: Impairments | None,
+    ) -> None:
+        self.plan, self.source, self.repeats, self.impairments = plan, source, repeats, impairments
+        self.deliveries = None if impairments is None else impairments.deliveries(plan.topology, plan.n_rounds)
         self.n_parties = plan.facts.n_parties
         self.d = plan.problem.n_coefficients(plan.facts)
         self.block = max(1, -(-plan.n_rounds // BLOCKS))
@@ -55,8 +69,10 @@ class _Run:
     def go(self, progress: Progress | None) -> Transcript:
         plan, n_rounds = self.plan, self.plan.n_rounds
         records = jax.device_put([bucket.records for bucket in self.buckets])
+        silence = jnp.zeros((self.n_parties, self.d))  # what a party that never spoke has released
         state = jax.tree.map(
-            lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), plan.algorithm.init(self.n_parties, self.d)
+            lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)),
+            (*plan.algorithm.init(plan.topology, self.d), silence),
         )
         advance = jax.jit(self._block_function(), donate_argnums=0)
         done: list[np.ndarray] = []
@@ -76,11 +92,14 @@ class _Run:
     def _transcript(self, done: list[np.ndarray]) -> Transcript:
         width = 1 if self.plan.algorithm.channel.aggregates else self.n_parties
         empty = np.zeros((self.repeats, 0, width, self.d))
-        return Transcript(self.plan, np.concatenate([empty, *done], axis=1), self.source.reproducible)
+        releases = np.concatenate([empty, *done], axis=1)
+        return Transcript(self.plan, releases, self.source.reproducible, self.impairments)
 
-    def _inputs(self, start: int, count: int) -> tuple[Any, np.ndarray, np.ndarray]:
+    def _inputs(self, start: int, count: int) -> Any:
         """Scales and noise of `count` rounds, in arrays of one fixed length so that nothing is compiled twice."""
-        scales = jax.tree.map(lambda a: _lengthen(a[start : start + count], self.block), self.scales)
+        scales, deliveries = jax.tree.map(
+            lambda a: _lengthen(a[start : start + count], self.block), (self.scales, self.deliveries)
+        )
         law = self.plan.algorithm.mechanism.law
         noise = np.zeros((2, self.block, self.repeats, self.n_parties, self.d))
         if law is not None:
@@ -91,7 +110,7 @@ class _Run:
                             noise[kind, t, repeat, party] = self.source.draw(
                                 law, self.d, repeat=repeat, party=party, t=start + t, purpose=purpose
                             )
-        return scales, noise[0], noise[1]
+        return scales, deliveries, noise[0], noise[1]
 
     def _checked(self, released: np.ndarray, start: int) -> np.ndarray:
         bad = np.argwhere(~np.isfinite(released))
@@ -105,23 +124,25 @@ class _Run:
         return released
 
     def _block_function(self) -> Callable[..., Any]:
-        def advance(state, records, start, count, scales, release_noise, output_noise):
+        def advance(state, records, start, count, scales, deliveries, release_noise, output_noise):
             width = 1 if self.plan.algorithm.channel.aggregates else self.n_parties
             out = jnp.zeros((self.repeats, self.block, width, self.d))
 
             def one_round(k, carry):
                 state, out = carry
                 noise = unit_noise(release_noise[k], output_noise[k])
-                state, released = self._round(state, records, start + k, jax.tree.map(lambda a: a[k], scales), noise)
+                now, delivery = jax.tree.map(lambda a: a[k], (scales, deliveries))
+                state, released = self._round(state, records, start + k, now, delivery, noise)
                 return state, out.at[:, k].set(released)
 
             return jax.lax.fori_loop(0, count, one_round, (state, out))
 
         return advance
 
-    def _round(self, state, records, t, scales, noise):
-        algorithm, topology = self.plan.algorithm, self.plan.topology
-        public, private = state
+    def _round(self, state, records, t, scales, delivery, noise):
+        algorithm = self.plan.algorithm
+        topology: Any = self.plan.topology if delivery is None else ImpairedTopology(self.plan.topology, delivery)
+        public, private, last = state
         inbox = jax.vmap(lambda pub: algorithm.inbox(t, pub, topology))(public)
         parts = [
             self._local(bucket, data, scales, private, inbox, noise)
@@ -135,8 +156,11 @@ class _Run:
             received, released = outs.value, outs.value[:, None]
         else:
             received = released = outs.value
+            if delivery is not None:
+                received = released = jnp.where(delivery.speaks[:, None], released, last)
+                last = released
         public = jax.vmap(lambda pub, got: algorithm.combine(t, pub, got, topology))(public, received)
-        return (public, private), released
+        return (public, private, last), released
 
     def _local(self, bucket: Bucket, records, scales, private, inbox, noise):
         """All repeats of all parties of one bucket; results have axes (repeat, party, ...)."""
@@ -161,4 +185,4 @@ class _Run:
 
 
 def _lengthen(array: np.ndarray, length: int) -> np.ndarray:
-    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]))])
+    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]), array.dtype)])

@@ -58,6 +58,7 @@ def issue(cls: type[Any], event: Event, **scales: float) -> Any:
 
 class ArgminScales(NamedTuple):
     curvature: Any  # weight of |f - target|^2 / 2; the one the theorem was checked with
+    extra_l2: Any  # weight of |f|^2 / 2 beyond the problem's own
     noise_scale: Any  # of the linear term, in gradient units
     output_scale: Any  # of the noise that hides how far the solver is from the exact minimiser
     tolerance: Any  # absolute bound on the gradient at which the solver must stop
@@ -71,13 +72,16 @@ class ArgminGrant(Grant):
     def argmin(
         self, problem: Problem, records: Records, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
     ) -> Release:
-        """argmin_f problem(f; records) + (linear + noise) . f + (curvature/2) |f - target|^2, plus output noise.
+        """argmin_f problem(f; records) + (linear + noise) . f + (curvature/2) |f - target|^2 + (extra_l2/2) |f|^2, plus
+        output noise.
 
         A solve that misses the tolerance gives NaN, which engines and sites must not send.
         """
         scales = ArgminScales(*[as_issued(s, "scale") for s in self.scales])
         release_noise, output_noise = (as_issued(n, "noise") for n in noise.value)
         linear = needs_public(linear) + scales.noise_scale * release_noise
+        total = scales.curvature + scales.extra_l2  # both quadratics are one around a target nearer to zero
+        target = needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0))
 
         def solve(records: Records, linear: Any, target: Any, curvature: Any, tolerance: Any) -> Any:
             f, bound = minimise(
@@ -91,7 +95,7 @@ class ArgminGrant(Grant):
             )
             return jnp.where(bound <= tolerance, f, jnp.nan)
 
-        f = private_call(solve, records, linear, needs_public(target), scales.curvature, scales.tolerance)
+        f = private_call(solve, records, linear, target, total, scales.tolerance)
         return seal(f + scales.output_scale * output_noise)
 
 

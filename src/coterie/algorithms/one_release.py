@@ -1,0 +1,40 @@
+"""The trivial baseline: every party releases one model of its own records, and the model is their average.
+
+Nothing is exchanged but the one release, so the whole budget goes into one noise. `extra_l2` in the mechanism keeps the
+local problem strongly convex; the price of bias is paid by whoever averages models of small parties.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from coterie.algorithms.algorithm import Algorithm
+from coterie.channels import Broadcast
+from coterie.privacy.grants import ArgminGrant
+from coterie.privacy.objective import SoloPerturbation
+from coterie.serialise import serialisable
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneReleaseAverage(Algorithm):
+    mechanism: SoloPerturbation
+    channel = Broadcast()
+    citation: ClassVar[str] = "chaudhuri-monteleoni-sarwate-2011"
+
+    def init(self, topology, d):
+        return jnp.zeros((topology.n_parties, d)), ()
+
+    def inbox(self, t, public, topology):
+        return jnp.zeros_like(public)
+
+    def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+        return private, grant.argmin(problem, records, noise, linear=inbox, target=inbox)
+
+    def combine(self, t, public, received, topology):
+        """Rounds are independent releases of the same thing; more than one averages their noise."""
+        return public + (received - public) / (t + 1)
+
+    def models(self, public):
+        return public

@@ -1,0 +1,23 @@
+"""Primal variable perturbation: the exact minimiser is found first and noise is added before it is broadcast.
+
+Zhang & Zhu (2017), named in Zhang, Khalili & Liu (2018), Section 2.4. A party's own next step starts from what it
+broadcast, not from what it knows: otherwise the un-noised value would leak through the next message.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from coterie.algorithms.consensus import Averaging, GraphADMM
+from coterie.privacy.objective import OutputPerturbation
+from coterie.schedules import Schedule
+from coterie.serialise import serialisable
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrimalPerturbedADMM(GraphADMM):
+    mechanism: OutputPerturbation
+    dual_step: Schedule
+    averaging: Averaging = "last"
+    as_published: bool = False
+    citation: ClassVar[str] = "zhang-zhu-2017"

@@ -1,0 +1,1 @@
+"""What the papers state, whether it holds, and what follows from it."""

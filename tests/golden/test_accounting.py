@@ -1,0 +1,272 @@
+"""Accounting against numbers that were not computed by this package: published ones, mpmath and dp_accounting."""
+
+import dataclasses
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.algorithms import PenaltyPerturbedADMM
+from coterie.errors import PrivacyPreconditionError
+from coterie.facts import Facts
+from coterie.plan import Plan
+from coterie.privacy import accountants
+from coterie.privacy.events import Gaussian, GaussianObjective, Pure
+from coterie.privacy.objective import PenaltyPerturbation
+from coterie.problems import L2, Logistic, Problem
+
+ORDERS = np.array([1.01, 1.5, 2.0, 3.7, 8.0, 32.0, 500.0])
+
+
+def facts_of(sizes, **changes):
+    names = tuple(f"party {i:04d}" for i in range(len(sizes)))
+    return Facts(
+        **{"parties": names, "sizes": sizes, "n_features": 3, "row_norm": 1.0, "labels": ("no", "yes")} | changes
+    )
+
+
+def plan_of(
+    facts, *, rounds, topology="complete", penalty=1.0, multiplier=None, rate=None, party_weight=1750.0, **settings
+):
+    mechanism = PenaltyPerturbation(penalty=penalty, noise_multiplier=multiplier, noise_rate=rate)
+    problem = Problem(loss=Logistic(), penalty=L2(0.22), party_weight=party_weight)
+    algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)
+    return Plan.make(algorithm, problem, topology, facts, rounds=rounds, **{"adjacency": "replace-one"} | settings)
+
+
+# --- a hundred rounds on five parties ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("topology", "published"), [("complete", 2.467), ("ring", 2.606)])
+def test_hundred_rounds_of_objective_perturbation(topology, published):
+    plan = plan_of(facts_of((8000,) * 5), rounds=100, topology=topology, multiplier=20.0)
+    assert plan.epsilon(1e-6, accountant="rdp") == pytest.approx(published, abs=1e-3)
+    assert plan.epsilon(1e-6) == plan.epsilon(1e-6, accountant="rdp")  # nothing else applies
+
+
+def test_hundred_rounds_of_the_plain_gaussian_mechanism():
+    ledger = [(Gaussian(ratio=1 / 20), 100)]
+    assert accountants.epsilon(ledger, 1e-6, "rdp") == pytest.approx(2.419, abs=1e-3)
+    assert accountants.epsilon(ledger, 1e-6, "gaussian") == pytest.approx(2.254, abs=1e-3)
+    assert accountants.epsilon(ledger, 1e-6, "pld") == pytest.approx(2.254, abs=1e-3)
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def exact_gaussian_delta(eps, ratio):
+    eps, ratio = mpmath.mpf(eps), mpmath.mpf(ratio)
+    return mpmath.ncdf(ratio / 2 - eps / ratio) - mpmath.exp(eps) * mpmath.ncdf(-ratio / 2 - eps / ratio)
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 0.05, 0.5, 2.0, 10.0, 60.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12, 1e-40])
+def test_analytic_gaussian_is_exact_and_never_below_the_truth(ratio, delta):
+    with mpmath.workdps(80):
+        eps = accountants.gaussian_epsilon([(Gaussian(ratio=ratio), 1)], delta)
+        if eps == 0.0:
+            assert exact_gaussian_delta(0, ratio) <= delta
+            return
+        truth = mpmath.findroot(lambda e: mpmath.log(exact_gaussian_delta(e, ratio) / delta), eps)
+        # bisection ends on the safe side; what is left is rounding of the normal distribution's tail
+        assert float((eps - truth) / truth) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        [(Gaussian(ratio=0.05), 100)],
+        [(Gaussian(ratio=0.3), 7), (Gaussian(ratio=0.01), 1000)],
+        [(Pure(epsilon=0.05), 100)],
+        [(GaussianObjective(ratio=0.05, jacobian=0.01, rank=1, adjacency="replace-one", margin=True), 50)],
+        [(GaussianObjective(ratio=0.05, jacobian=0.01, rank=2, adjacency="zero-out", margin=False), 50)],
+    ],
+    ids=["gaussian", "two gaussians", "pure", "objective replace-one", "objective zero-out"],
+)
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_conversion_from_renyi_agrees_with_dp_accounting(ledger, delta):
+    curves = sum(count * event.rdp(accountants.ORDERS) for event, count in ledger)
+    theirs = []
+    for curve in curves:
+        finite = np.isfinite(curve)
+        theirs.append(rdp_library.compute_epsilon(accountants.ORDERS[finite], curve[finite], delta)[0])
+    assert accountants.rdp_epsilon(ledger, delta) == pytest.approx(max(theirs), rel=1e-9)
+
+
+def test_composed_gaussians_agree_with_the_accountant_of_dp_accounting():
+    theirs = RdpAccountant(orders=accountants.ORDERS).compose(GaussianDpEvent(20.0), 100).get_epsilon(1e-6)
+    assert accountants.rdp_epsilon([(Gaussian(ratio=1 / 20), 100)], 1e-6) == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.parametrize("eps", [1e-4, 0.1, 1.0, 5.0, 40.0])
+def test_pure_curve_is_that_of_randomised_response(eps):
+    """Truth with probability e^eps/(1 + e^eps): the worst of all eps-DP mechanisms at every order."""
+    curve = Pure(epsilon=eps).rdp(ORDERS)
+    with mpmath.workdps(60):
+        for order, row in zip(ORDERS, curve.T, strict=True):
+            a, likely = mpmath.mpf(float(order)), mpmath.exp(eps) / (1 + mpmath.exp(eps))
+            power_sum = likely**a * (1 - likely) ** (1 - a) + (1 - likely) ** a * likely ** (1 - a)
+            response = mpmath.log(power_sum) / (a - 1)
+            formula = mpmath.log((mpmath.exp(a * eps) + mpmath.exp((1 - a) * eps)) / (1 + mpmath.exp(eps))) / (a - 1)
+            assert abs(response - formula) < mpmath.mpf(10) ** -40
+            # near order 1 the curve is a difference of nearly equal numbers over a small one
+            assert row == pytest.approx([float(response)] * 2, rel=1e-9, abs=1e-13)
+
+
+@pytest.mark.parametrize(("eps", "count"), [(0.5, 1), (0.1, 20), (0.02, 500)])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+def test_composed_pure_losses_stay_above_the_numerical_truth(eps, count, delta):
+    ledger = [(Pure(epsilon=eps), count)]
+    truth = accountants.epsilon(ledger, delta, "pld")
+    assert accountants.epsilon(ledger, delta, "rdp") >= truth - 1e-6
+    assert accountants.epsilon(ledger, delta, "pure") >= truth - 1e-6
+    assert accountants.epsilon(ledger, delta, "best") >= truth - 1e-6
+    # and are of use: a bound twice as large as the truth would pass the lines above
+    assert accountants.epsilon(ledger, delta, "best") <= 1.3 * truth
+
+
+@pytest.mark.parametrize("jacobian", [1e-6, 0.01, 0.3])
+@pytest.mark.parametrize("order", [1.5, 2.0, 4.0])
+def test_objective_curve_agrees_with_its_formula_in_high_precision(jacobian, order):
+    ratio, rank = 0.2, 2
+    with mpmath.workdps(60):
+        a, k = mpmath.mpf(order), mpmath.mpf(jacobian)
+        noise = a * mpmath.mpf(ratio) ** 2 / 2
+        plus = mpmath.log(1 + k) - mpmath.log(1 + (a - 1) * k / (1 + k)) / (a - 1)
+        minus = -mpmath.log(1 + k) - mpmath.log(1 - (a - 1) * k) / (a - 1)
+        zero_out = [float(noise + rank * plus), float(noise + rank * minus)]
+        replace_one = [float(noise + rank * (plus + minus))] * 2
+    for adjacency, expected in (("zero-out", zero_out), ("replace-one", replace_one)):
+        event = GaussianObjective(ratio=ratio, jacobian=jacobian, rank=rank, adjacency=adjacency, margin=False)
+        assert event.rdp(np.array([order]))[:, 0] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("jacobian", [0.25, 0.5, 4.0])
+def test_objective_curve_is_infinite_where_the_proof_ends(jacobian):
+    """From order 1 + 1/k on there is no bound: a large number instead of infinity would be an invention."""
+    last = 1 + 1 / jacobian
+    orders = np.array([1 + 0.999 / jacobian, last, last + 1, 1e6])
+    event = GaussianObjective(ratio=0.1, jacobian=jacobian, rank=1, adjacency="replace-one", margin=True)
+    assert np.isfinite(event.rdp(orders)).tolist() == [[True, False, False, False]] * 2
+    zero_out = dataclasses.replace(event, adjacency="zero-out", margin=False)
+    assert np.isfinite(zero_out.rdp(orders)).tolist() == [[True] * 4, [True, False, False, False]]
+    # a slope of one sign has a bound without the Jacobian, at every order
+    assert np.isfinite(dataclasses.replace(zero_out, margin=True).rdp(orders)).all()
+
+
+# --- the least of several bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+@pytest.mark.parametrize(
+    ("ledger", "applicable"),
+    [
+        ([(Gaussian(ratio=0.05), 100)], ("pure", "rdp", "gaussian")),
+        ([(Pure(epsilon=0.01), 2)], ("pure", "rdp")),
+        ([(Pure(epsilon=0.05), 400)], ("pure", "rdp")),
+        ([(Pure(epsilon=0.01), 3), (Gaussian(ratio=0.2), 4)], ("pure", "rdp")),
+    ],
+    ids=["gaussian", "few pure", "many pure", "mixed"],
+)
+def test_best_is_the_least_of_what_applies(ledger, applicable, delta):
+    bounds = [accountants.epsilon(ledger, delta, name) for name in applicable]
+    assert accountants.epsilon(ledger, delta, "best") == min(bounds)
+    assert len(set(bounds)) == len(bounds)  # so that the choice matters
+
+
+@pytest.mark.parametrize("size", [2, 5, 20])
+@pytest.mark.parametrize("ratio", [0.01, 0.3])
+def test_group_loss_satisfies_the_group_inequality(ratio, size):
+    delta, ledger = 1e-5, [(Gaussian(ratio=ratio), 1)]
+    grouped = accountants.group_epsilon(lambda d: accountants.gaussian_epsilon(ledger, d), delta, size)
+    single = accountants.gaussian_epsilon(ledger, delta)
+    assert grouped >= size * single
+    one = grouped / size
+    assert accountants.gaussian_delta(one, ratio) * math.expm1(grouped) / math.expm1(one) <= delta * (1 + 1e-9)
+    # a group of records moves a Gaussian release by that many times the sensitivity: the truth is known
+    assert grouped >= accountants.gaussian_epsilon([(Gaussian(ratio=size * ratio), 1)], delta)
+
+
+def test_a_group_of_one_is_one_record():
+    ledger = [(Gaussian(ratio=0.3), 4)]
+    assert accountants.group_epsilon(lambda d: accountants.rdp_epsilon(ledger, d), 1e-6, 1) == accountants.rdp_epsilon(
+        ledger, 1e-6
+    )
+
+
+@pytest.mark.parametrize("noise", [{"multiplier": 40.0}, {"rate": 0.5}], ids=["gaussian", "gamma"])
+def test_more_records_per_person_cost_more(noise):
+    losses = [
+        plan_of(facts_of((8000,) * 5), rounds=5, penalty=10.0, records_per_person=size, **noise).epsilon(1e-6)
+        for size in (1, 2, 4)
+    ]
+    assert losses[1] >= 2 * losses[0]
+    assert losses[2] >= 2 * losses[1]
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_people_at_several_parties_pay_at_each_of_them():
+    facts = facts_of((100, 200, 400))
+    gamma = plan_of(facts, rounds=3, rate=0.5, penalty=10.0, party_weight=1.0)
+    spread = dataclasses.replace(gamma, people_span_parties=True)
+    by_party = [accountants.pure_epsilon(gamma.ledger(party)) for party in range(3)]
+    assert len(set(by_party)) == 3
+    assert gamma.pure_epsilon() == max(by_party)
+    assert spread.pure_epsilon() == pytest.approx(sum(by_party), rel=1e-12)
+
+    gaussian = plan_of(facts, rounds=3, multiplier=30.0, penalty=10.0, party_weight=1.0)
+    spread = dataclasses.replace(gaussian, people_span_parties=True)
+    everything = [entry for party in range(3) for entry in gaussian.ledger(party)]
+    assert spread.epsilon(1e-6) == pytest.approx(accountants.epsilon(everything, 1e-6), rel=1e-12)
+    assert spread.epsilon(1e-6) > gaussian.epsilon(1e-6) == max(gaussian.party_epsilons(1e-6))
+
+
+def test_a_long_run_of_many_parties_is_priced_through_few_events():
+    sizes = (500, 1000) * 500
+    plan = plan_of(facts_of(sizes), rounds=10_000, topology="ring", multiplier=5000.0, penalty=10.0, party_weight=1.0)
+    ledgers = [plan.ledger(party) for party in range(1000)]
+    assert all([count for _, count in ledger] == [10_000] for ledger in ledgers)
+    assert len({event for ledger in ledgers for event, _ in ledger}) == 2
+    expected = max(accountants.epsilon(ledgers[0], 1e-6), accountants.epsilon(ledgers[1], 1e-6))
+    assert plan.epsilon(1e-6) == expected
+
+
+@st.composite
+def uncalibrated_plans(draw):
+    gaussian = draw(st.booleans())
+    return plan_of(
+        facts_of((1000, 2000)),
+        rounds=draw(st.integers(1, 300)),
+        penalty=1.0,
+        party_weight=draw(st.sampled_from([1e-3, 1e-2])),
+        multiplier=1.0 if gaussian else None,
+        rate=None if gaussian else 1.0,
+        adjacency=draw(st.sampled_from(["replace-one", "zero-out"])),
+    )
+
+
+@settings(max_examples=40)
+@given(plan=uncalibrated_plans(), target=st.floats(0.05, 20.0), log_delta=st.floats(-12.0, -2.0))
+def test_calibrated_plans_meet_their_target_and_waste_none_of_it(plan, target, log_delta):
+    delta = 10.0**log_delta
+    calibrated = plan.calibrate(target, delta)
+    assert 0.999 * target <= calibrated.epsilon(delta) <= target
+    # only the noise may change
+    same_noise = dataclasses.replace(calibrated, algorithm=plan.algorithm)
+    assert same_noise == plan
+
+
+@pytest.mark.parametrize("noise", [{"multiplier": 1.0}, {"rate": 1.0}], ids=["gaussian", "gamma"])
+def test_targets_below_the_price_of_the_jacobian_are_refused(noise):
+    """No amount of noise hides the Jacobian, so that the penalty must be named and not more noise be drawn."""
+    plan = plan_of(facts_of((50, 50)), rounds=100, penalty=1.0, party_weight=100.0, **noise)
+    with pytest.raises(PrivacyPreconditionError, match=r"^epsilon: got 0\.1; .* raise the penalty"):
+        plan.calibrate(0.1, 1e-6)
