@@ -2,9 +2,9 @@
 
 A receiver that hears nothing keeps what it heard last; a late message is replaced by the one of the round before. A
 party that skips a round computes and releases nothing, so it pays nothing for it; its neighbours keep its last
-release. Lost and late messages change no charge: what was released was released. They do change the limit: the two ends
-of an edge then see different differences, the duals no longer sum to zero, and the parties settle near the optimum, not
-on it.
+release. Lost and late messages change no charge: what was released was released. Messages are acknowledged, so a party
+knows what its neighbours have heard of it, and the dual steps of the graph algorithms use that (`consensus.gap`):
+convergence slows down, the limit stays.
 """
 
 import dataclasses
@@ -57,6 +57,7 @@ class ImpairedTopology:
 
     def __init__(self, topology: Topology, delivery: Delivery) -> None:
         self.n_parties, self.degrees, self.arcs = topology.n_parties, topology.degrees, topology.arcs
+        self.reverse_arc, self.edge_of_arc = topology.reverse_arc, topology.edge_of_arc
         self._delivery = delivery
 
     def hear(self, heard: Any, last: Any, values: Any) -> Any:

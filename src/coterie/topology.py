@@ -61,6 +61,12 @@ class Topology:
         place = {edge: e for e, edge in enumerate(self.edges)}
         return np.array([place[min(i, j), max(i, j)] for i, j in zip(*self.arcs, strict=True)], dtype=int)
 
+    @functools.cached_property
+    def reverse_arc(self) -> np.ndarray:
+        """The position of the arc that runs the other way."""
+        place = {arc: e for e, arc in enumerate(zip(*(ends.tolist() for ends in self.arcs), strict=True))}
+        return np.array([place[j, i] for i, j in place], dtype=int)
+
     def hear(self, heard: Any, last: Any, values: Any) -> Any:
         """What arrives along each arc when the parties broadcast `values`: here, on a perfect network, everything.
 

@@ -82,7 +82,7 @@ class GraphADMM(Algorithm):
 
     def combine(self, t, public, received, topology) -> Any:
         heard = topology.hear(public.heard, public.f, received)
-        dual = public.dual + self._dual_step(t) / 2 * gap(topology, received, heard)  # eq. (11)
+        dual = public.dual + self._dual_step(t) / 2 * gap(topology, heard)  # eq. (11)
         return GraphState(received, heard, dual, self._averaged(t, public.average, received))
 
     def models(self, public):
@@ -103,9 +103,14 @@ def heard_sum(topology: Topology, heard: jax.Array) -> jax.Array:
     return jnp.zeros((topology.n_parties, heard.shape[1]), heard.dtype).at[topology.arcs[1]].add(heard)
 
 
-def gap(topology: Topology, f: jax.Array, heard: jax.Array) -> jax.Array:
-    """sum_j (f_i - f_j) over the neighbours j of each party i, as it heard them."""
-    return jnp.asarray(topology.degrees[:, None], f.dtype) * f - heard_sum(topology, heard)
+def gap(topology: Topology, heard: jax.Array) -> jax.Array:
+    """sum_j (f_i - f_j) over the neighbours j of each party i.
+
+    Where messages get lost or come late, both ends of an edge use what the other end has heard (messages are
+    acknowledged), so what one end adds the other subtracts: the duals sum to zero whatever the network does, and the
+    fixed point stays the optimum.
+    """
+    return heard_sum(topology, heard[topology.reverse_arc] - heard)
 
 
 @serialisable

@@ -74,7 +74,7 @@ class RecycledADMM(GraphADMM):
         penalty = jnp.asarray(self.mechanism.penalty(t)).reshape(-1, 1)  # eta_i(2k-1)
         degrees = jnp.asarray(topology.degrees[:, None], received.dtype)
         heard_odd = topology.hear(public.heard_odd, public.odd, received)
-        differences = gap(topology, received, heard_odd)
+        differences = gap(topology, heard_odd)
         dual = public.dual + self._dual_step(t) / 2 * differences  # eq. (15)
         pulls = 2 * degrees * received - degrees * public.f - heard_sum(topology, public.heard)
         slope = (self._dual_step(t) + penalty) * differences - penalty * pulls

@@ -30,6 +30,8 @@ from coterie.serialise import serialisable
 
 # the solver stops at this fraction of the largest gradient that can occur: far above rounding, far below any noise
 TOLERANCE_SHARE = 1e-11
+# without noise nothing has to be hidden, and the solver goes on almost to rounding
+EXACT_SHARE = 1e-13
 # the output noise that hides the solver's error costs this fraction of the step's own noise ratio
 OUTPUT_SHARE = 1e-3
 
@@ -78,8 +80,8 @@ class Step:
         )
 
     def exact(self) -> Grant:
-        _ = self.convexity
-        return self.issue(Unprotected(), noise_scale=0, output_scale=0, tolerance=self.tolerance(0.0))
+        tolerance = EXACT_SHARE * (self.facts.largest_gradient(self.problem) + self.convexity)
+        return self.issue(Unprotected(), noise_scale=0, output_scale=0, tolerance=tolerance)
 
     def with_linear_noise(self, multiplier: float | None, rate: float | None) -> Grant:
         if multiplier is not None:
