@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
 from coterie.data.checks import nearest
 from coterie.errors import InputError
@@ -214,6 +213,8 @@ class Schema:
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the schema as a TOML file; an existing file is kept unless `overwrite` is asked for."""
+        import tomli_w  # reading needs only the standard library
+
         try:
             with Path(path).open("wb" if overwrite else "xb") as file:
                 tomli_w.dump(self.to_dict(), file)

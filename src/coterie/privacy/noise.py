@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy.special import ndtri
 
 from coterie.errors import InputError
@@ -54,6 +53,8 @@ class SystemEntropy:
     reproducible = False
 
     def __init__(self) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # research with a seed does without it
+
         # the 16-byte nonce starts the block counter at 0: 2^32 blocks of 64 bytes would be 256 GiB
         self._stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
 

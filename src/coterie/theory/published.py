@@ -16,6 +16,7 @@ from coterie.algorithms.recycled import RecycledADMM
 from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation
+from coterie.schedules import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +64,22 @@ def penalty_perturbation_theorem_4_1(plan: Plan) -> PublishedBound | None:
     if rate is None:
         return None
 
+    dual_step: Schedule = plan.algorithm.dual_step  # type: ignore[attr-defined]
+
     def loss(t: int, i: int) -> float:
         pull = mechanism.penalty.at(t, i) * int(plan.topology.degrees[i])
         return _weight(plan, i) * (1.4 * plan.problem.loss.smoothness + rate.at(t, i)) / pull
+
+    def penalty_is_enough(i: int) -> bool:
+        return all(mechanism.penalty.at(t, i) >= dual_step.at(t, i) for t in range(plan.n_rounds))
 
     return PublishedBound(
         "PP Theorem 4.1",
         _summed(plan, loss),
         (
             *_common_hypotheses(plan),
-            ("2 c1 < (B_i/C) (rho/N + 2 theta V_i)", _room_for_jacobian(plan, plan.algorithm.dual_step.at)),  # type: ignore[attr-defined]
+            ("2 c1 < (B_i/C) (rho/N + 2 theta V_i)", _room_for_jacobian(plan, dual_step.at)),
+            ("eta_i(t) >= theta", all(map(penalty_is_enough, range(plan.facts.n_parties)))),
         ),
     )
 
@@ -166,7 +173,10 @@ def _common_hypotheses(plan: Plan) -> tuple[tuple[str, bool], ...]:
         ("the loss is strictly convex and twice differentiable", loss.self_bounded),  # of ours, the logistic alone
         ("the regulariser is strongly convex and smooth", plan.problem.penalty.smooth and plan.problem.penalty.l2 > 0),
         ("records have weight 1", facts.weight_bound <= 1 and plan.problem.class_weight is None),
-        ("neighbours differ in one record", plan.adjacency == "replace-one"),
+        (
+            "neighbours differ in one record",
+            plan.adjacency == "replace-one" and plan.records_per_person == 1 and not plan.people_span_parties,
+        ),
     )
 
 

@@ -1,0 +1,37 @@
+"""Published statements that are false, loose or unproved, each recomputed on the smallest instance that shows it.
+
+A statement that is true is here where people would otherwise compare its number with a certified one and wonder.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable
+
+from coterie.errors import InputError
+from coterie.theory import errata_limits, errata_privacy
+from coterie.theory.errata_entry import Erratum, Verdict
+
+__all__ = ["ERRATA", "Erratum", "Verdict", "compute"]
+
+# in the order of their names
+ERRATA: dict[str, Callable[[], Erratum]] = {
+    "A1": errata_privacy.dual_noise_at_twice_the_rate,
+    "A2": errata_privacy.loss_grows_with_iterations,
+    "B1": errata_privacy.penalty_perturbation_has_slack,
+    "B2": errata_limits.descent_inequality_by_party,
+    "B3": errata_limits.convergence_by_party,
+    "B5": errata_limits.rate_with_null_space,
+    "B6": errata_limits.dual_steps_by_party,
+    "C1": errata_limits.recycled_penalties_by_party,
+    "C3": errata_privacy.even_iterations_are_free,
+    "C4": errata_privacy.recycled_has_slack,
+}
+
+
+def compute(ids: Iterable[str] = ()) -> list[Erratum]:
+    """The named errata in the order given, or all of them; names are checked before anything runs."""
+    wanted = list(dict.fromkeys(ids)) or list(ERRATA)
+    for name in wanted:
+        if name not in ERRATA:
+            nearest = difflib.get_close_matches(name.upper(), ERRATA, n=1, cutoff=0.0)[0]
+            raise InputError(f"ids: unknown {name!r}; did you mean {nearest!r}? (known: {', '.join(ERRATA)})")
+    return [ERRATA[name]() for name in wanted]

@@ -1,0 +1,101 @@
+"""Plain JSON and back: one value has one text, one text has one value, and nothing unknown is read."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.errors import InputError
+from coterie.facts import Facts
+from coterie.problems import Box, ElasticNet, Huber, Logistic, Problem
+from coterie.schedules import Schedule
+from coterie.serialise import canonical, decode, digest, encode, serialisable
+
+numbers = st.floats(1e-300, 1e300)
+
+
+@given(numbers, st.lists(numbers, min_size=2, max_size=4))
+def test_round_trip_keeps_every_bit(l1, starts):
+    for value in (ElasticNet(0.1 + 0.2, l1), Schedule(tuple(starts), l1), Huber(l1)):
+        again = decode(json.loads(canonical(value)))
+        assert again == value
+        assert digest(again) == digest(value)
+
+
+def test_nested_values_come_back_as_they_were():
+    problem = Problem(loss=Logistic(), penalty=Box(-1.0, 2.0, 0.5), party_weight=3.0, class_weight=(1.0, 2.0))
+    assert decode(encode(problem)) == problem
+    facts = Facts(parties=("ä", "b"), sizes=(2, 3), n_features=4, row_norm=1.0, labels=("no", "yes"))
+    assert decode(json.loads(canonical(facts))) == facts
+
+
+@given(numbers, numbers)
+def test_different_values_have_different_digests(a, b):
+    assert (digest(Huber(a)) == digest(Huber(b))) == (a == b)
+
+
+def test_canonical_text_is_sorted_and_dense():
+    assert canonical(ElasticNet(1.0, 0.5)) == '{"l1":0.5,"l2":1.0,"type":"ElasticNet"}'
+
+
+def test_infinity_survives_although_json_has_no_word_for_it():
+    box = Box(-math.inf, math.inf)
+    assert decode(json.loads(canonical(box))) == box
+
+
+def test_a_word_is_not_turned_into_a_number():
+    """A party or a label may be called "inf"."""
+    facts = Facts(parties=("inf", "b"), sizes=(2, 3), n_features=4, row_norm=1.0, labels=("-inf", "yes"))
+    assert decode(encode(facts)) == facts
+
+
+def test_equal_numbers_have_one_digest():
+    """1 and 1.0 are the same setting to everything else, so they must be the same plan."""
+    assert Huber(1) == Huber(1.0)
+    assert digest(Huber(1)) == digest(Huber(1.0))
+
+
+@pytest.mark.parametrize("value", [np.ones(2), np.float32(1.0), {1, 2}, object(), Huber], ids=lambda v: type(v).__name__)
+def test_what_is_not_plain_is_refused(value):
+    with pytest.raises(InputError, match=r"cannot be (part of a plan|saved)"):
+        canonical(value)
+
+
+def test_a_class_that_was_not_registered_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Stranger:
+        x: float
+
+    with pytest.raises(InputError, match=r"^Stranger cannot be saved"):
+        canonical(Stranger(1.0))
+
+
+def test_a_taken_name_is_refused():
+    with pytest.raises(InputError, match=r"^serialisable: the name 'Huber' is taken by coterie\.problems\.losses"):
+        serialisable(type("Huber", (), {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"type": "Nonsense"}', r"^plan: unknown type 'Nonsense'"),
+        ("{}", r"^plan: unknown type None"),
+        ('{"type": ["L2"]}', r"^plan: unknown type \['L2'\]"),
+        ('{"type": "L2", "l2": 1.0, "l3": 2.0}', r"^plan: L2 has no field 'l3'; fields are l2"),
+        ('{"type": "L2"}', r"^plan: L2 cannot be read: .*l2"),
+        ('{"type": "L2", "l2": "big"}', r"^plan: L2 cannot be read"),
+        ('{"type": "L2", "l2": -1.0}', r"^l2: got -1\.0"),
+    ],
+)
+def test_bad_text_is_refused_with_the_reason(text, message):
+    with pytest.raises(InputError, match=message):
+        decode(json.loads(text))
+
+
+def test_nan_never_reaches_a_plan():
+    with pytest.raises((InputError, ValueError)):
+        decode(json.loads(json.dumps(encode(Schedule(1.0))).replace("1.0", "NaN", 1)))
