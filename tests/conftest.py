@@ -1,5 +1,10 @@
 """Strict JAX for every test: a silent change of dtype or rank is a bug, not a convenience."""
 
+import os
+
+# the tests compile hundreds of small programs and run each once, so optimised machine code would not pay
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import jax
 from hypothesis import settings
 

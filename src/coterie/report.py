@@ -3,6 +3,9 @@
 from rich.table import Table
 
 from coterie.demo import DELTA, DemoResult
+from coterie.plan import Plan
+from coterie.privacy.accountants import pure_epsilon
+from coterie.theory.published import published_bound
 from coterie.transcript import RANDOMNESS
 
 
@@ -26,4 +29,21 @@ def demo_table(result: DemoResult) -> Table:
     }
     for name, value in rows.items():
         table.add_row(name, value)
+    return table
+
+
+def privacy_table(plan: Plan, delta: float) -> Table:
+    """The certified loss of every party beside the bound its algorithm's paper states, if it states one."""
+    published = published_bound(plan)
+    table = Table(title=None if published is None else f"published: {published.theorem}")
+    for column in ("party", "records", f"certified ε at δ = {delta:g}", "certified ε, pure", "published ε"):
+        table.add_column(column, justify="left" if column == "party" else "right")
+    rows = zip(plan.facts.parties, plan.facts.sizes, plan.party_epsilons(delta), strict=True)
+    for party, (name, size, certified) in enumerate(rows):
+        pure = plan.records_per_person * pure_epsilon(plan.ledger(party))
+        stated = "none" if published is None else f"{published.per_party[party]:.4g}"
+        table.add_row(name, f"{size:,}", f"{certified:.4g}", f"{pure:.4g}", stated)
+    if published is not None:
+        failed = [name for name, met in published.hypotheses if not met]
+        table.caption = "its hypotheses hold" if not failed else f"its hypotheses fail: {'; '.join(failed)}"
     return table

@@ -13,6 +13,7 @@ With noise in the steps, g_t is the missing gradient plus noise that the grants 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,8 @@ from coterie.transcript import Transcript
 
 FEWEST_ROUNDS = 2  # one gradient has too few numbers for the direction, the length and the label
 _NORMS, _LABELS = 64, 65  # grid from which the least-squares fits start
+_STEPS = 60  # of one fit: a dozen without noise; with noise the best fit may lie at infinity
+_TINY = 1e-15  # relative: fits go on to rounding
 _UNEXPLAINED = 1e-6  # without noise the right records leave a relative residual near rounding
 _RANK = 1e-9  # singular values below this share of the largest are zero
 
@@ -138,7 +141,7 @@ def _missing_gradients(
     kept: list[tuple[np.ndarray, np.ndarray, float]] = []
     for t, (f, linear, target) in _public_inputs(transcript, party, repeat):
         grant = grants[index[t % len(index), party]]
-        scales, slopes = grant.scales, _numpy(problem.loss.slope, X @ f, y)
+        scales, slopes = grant.scales, _slopes(problem.loss, X @ f, y)
         rest = X.T @ (weight * slopes) + (problem.penalty.l2 + scales.extra_l2) * f + linear
         convexity = problem.penalty.l2 + scales.extra_l2 + scales.curvature
         noise = 0.0 if isinstance(grant.event, Unprotected) else scales.noise_scale + convexity * scales.output_scale
@@ -179,13 +182,13 @@ def _fit(
 
     def misfit(z: np.ndarray, label: float) -> np.ndarray:
         x, y, w = record(z, label)
-        slopes = _numpy(loss.slope, f @ x, np.full(len(f), y))
+        slopes = _slopes(loss, f @ x, np.full(len(f), y))
         return (trust[:, None] * (w * np.outer(slopes, x)) - weighted).ravel()
 
     def derivative(z: np.ndarray, label: float) -> np.ndarray:
         x, y, w = record(z, label)
         labels = np.full(len(f), y)
-        slopes, bends = _numpy(loss.slope, f @ x, labels), _numpy(loss.curvature, f @ x, labels)
+        slopes, bends = _slopes(loss, f @ x, labels), _bends(loss, f @ x, labels)
         by_x = slopes[:, None, None] * np.eye(d) + bends[:, None, None] * x[:, None] * f[:, None, :]
         # regression losses are functions of score - y
         columns = by_x if two_labels else np.concatenate([by_x, -(bends[:, None] * x)[:, :, None]], axis=2)
@@ -195,7 +198,9 @@ def _fit(
     for x, y in _starts(loss, weights, f, gradients, trust, label_grid, facts.row_norm):
         z = x if two_labels else np.append(x, y)
         jacobian: Any = derivative  # its stub knows names only
-        found = least_squares(misfit, z, jacobian, method="lm", xtol=1e-15, ftol=1e-15, gtol=1e-15, args=(y,))
+        found = least_squares(
+            misfit, z, jacobian, method="lm", xtol=_TINY, ftol=_TINY, gtol=_TINY, max_nfev=_STEPS, args=(y,)
+        )
         fits.append((found.cost, y, found.x))
     _, label, z = min(fits, key=lambda fit: fit[0])
     singular = np.linalg.svd(derivative(z, label), compute_uv=False)
@@ -229,12 +234,21 @@ def _starts(
         lengths, scores = weighted @ direction, f @ direction
         norms = np.delete(np.linspace(-row_norm, row_norm, 2 * _NORMS + 1), _NORMS)
         norm, label, score = np.meshgrid(norms, label_grid, scores, indexing="ij")
-        slopes = _numpy(loss.slope, norm * score, label.astype(float))
+        slopes = _slopes(loss, norm * score, label.astype(float))
         w = weights[label.astype(int)] if two_labels else weights[0]
         misfit = ((trust * w * slopes * norm - lengths) ** 2).sum(axis=2)
         for column in range(len(label_grid)) if two_labels else (np.argmin(misfit.min(axis=0)),):
             yield norms[np.argmin(misfit[:, column])] * direction, float(label_grid[column])
 
 
-def _numpy(function: Any, score: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.asarray(function(jnp.asarray(score), jnp.asarray(y)))
+@functools.cache
+def _derivatives(loss: Loss) -> tuple[Any, Any]:
+    return jax.jit(loss.slope), jax.jit(loss.curvature)
+
+
+def _slopes(loss: Loss, score: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(_derivatives(loss)[0](score, y))
+
+
+def _bends(loss: Loss, score: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(_derivatives(loss)[1](score, y))

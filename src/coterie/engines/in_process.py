@@ -180,7 +180,10 @@ class _Run:
             *(party_first(tree) for tree in (private, inbox, noise)),
         )
         batch = max(1, BATCH_ELEMENTS // (records.X[0].size * self.repeats))
-        mapped = jax.lax.map(one_party, args, batch_size=min(batch, len(bucket.parties)))
+        if batch >= len(bucket.parties):
+            mapped = jax.vmap(one_party)(args)
+        else:
+            mapped = jax.lax.map(one_party, args, batch_size=batch)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), mapped)
 
 

@@ -125,40 +125,40 @@ class _Objective:
         return factor, lambda factor, s: -jax.scipy.linalg.lu_solve(factor, s.f - s.image)
 
 
+class _Search(NamedTuple):
+    """Steps with one factorised Newton matrix: first a line search, then full steps while each halves the residual."""
+
+    state: _State
+    share: jax.Array  # of the Newton point in the next candidate, the rest is T(f); 0 is always good enough
+    searching: jax.Array
+    stalled: jax.Array
+
+
 def _newton(objective: _Objective, state: _State, tolerance) -> _State:
     def unfinished(state):
         return (state.bound > tolerance) & (state.steps < NEWTON_STEPS)
 
     def with_new_factor(state):
         factor, direction = objective.newton_solver(state)
-        newton_point = state.f + direction(factor, state)
-        enough = state.envelope - 0.1 * (1 - STEP_MARGIN) / (2 * objective.step) * state.residual**2
 
-        def rejected(trial):
-            share, candidate = trial
+        # the trial point is computed in one place only: every copy of it would be compiled again
+        def trial(search):
+            state = search.state
+            newton_point = state.f + direction(factor, state)
+            candidate = objective.state(search.share * newton_point + (1 - search.share) * state.image, state.steps)
+            enough = state.envelope - 0.1 * (1 - STEP_MARGIN) / (2 * objective.step) * state.residual**2
+            halved = candidate.residual <= KEEP_FACTOR_WHILE * state.residual
             # near the end the envelope drowns in rounding, and only a smaller residual tells progress
-            good = (candidate.envelope <= enough) | (candidate.residual <= 0.5 * state.residual)
-            return ~good & (share > SMALLEST_SHARE)
+            good = halved | (search.searching & ((candidate.envelope <= enough) | (search.share == 0)))
+            share = jnp.where(good, 1.0, jnp.where(search.share > SMALLEST_SHARE, search.share / 2, 0.0))
+            return _Search(_choose(good, candidate, state), share, search.searching & ~good, ~search.searching & ~good)
 
-        def halve(trial):
-            share = trial[0] / 2
-            between = share * newton_point + (1 - share) * state.image
-            return share, objective.state(between, state.steps + 1)
+        def going_on(search):
+            return unfinished(search.state) & ~search.stalled
 
-        first = (jnp.ones(()), objective.state(newton_point, state.steps + 1))
-        share, candidate = jax.lax.while_loop(rejected, halve, first)
-        state = _choose(share > SMALLEST_SHARE, candidate, objective.state(state.image, state.steps + 1))
-
-        def still_good(carry):
-            state, previous = carry
-            return unfinished(state) & (state.residual <= KEEP_FACTOR_WHILE * previous)
-
-        def reuse(carry):
-            state, _ = carry
-            candidate = objective.state(state.f + direction(factor, state), state.steps)
-            return _choose(candidate.residual < state.residual, candidate, state), state.residual
-
-        return jax.lax.while_loop(still_good, reuse, (state, jnp.inf * state.residual))[0]
+        state = state._replace(steps=state.steps + 1)
+        start = _Search(state, jnp.ones(()), jnp.asarray(True), jnp.asarray(False))
+        return jax.lax.while_loop(going_on, trial, start).state
 
     return jax.lax.while_loop(unfinished, with_new_factor, state)
 
@@ -173,10 +173,12 @@ def _accelerated_gradient(objective: _Objective, state: _State, tolerance) -> _S
     def move(carry):
         state, previous, momentum = carry
         grown = (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = objective.state(state.image + (momentum - 1) / grown * (state.image - previous), state.steps + 1)
-        plain = objective.state(state.image, state.steps + 1)
-        better = ahead.residual < state.residual
-        return _choose(better, ahead, plain), state.image, jnp.where(better, grown, 1.0)
+        ahead = state.image + (momentum - 1) / grown * (state.image - previous)
+        after = objective.state(ahead, state.steps + 1)
+        better = after.residual < state.residual
+        # momentum 1 makes the next step a plain one, which always shrinks the residual
+        kept = _choose(better | (momentum == 1.0), after, state._replace(steps=after.steps))
+        return kept, state.image, jnp.where(better, grown, 1.0)
 
     return jax.lax.while_loop(unfinished, move, (state, state.image, jnp.ones(())))[0]
 
