@@ -153,7 +153,6 @@ def test_without_its_noise_every_algorithm_gives_records_away(name):
     plan = make_plan(SILENCED[name], federation)
     assert (plan.issued[0][0].scales.extra_l2 > 0) == (name == "dual")
     transcript = run(plan, federation, noise=Silence())
-    print(name, worst_error(transcript, federation))
     assert worst_error(transcript, federation) <= FOUND
 
 
