@@ -39,6 +39,8 @@ class Facts:
             value = getattr(self, field)
             if not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{field}: got {value}; a positive finite number is needed")
+        if self.label_bound is not None and not (self.label_bound > 0 and math.isfinite(self.label_bound)):
+            raise InputError(f"label_bound: got {self.label_bound}; a positive finite number is needed")
         if self.labels is not None and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):
             raise InputError(f"labels: got {self.labels}; at least two different labels are needed")
 

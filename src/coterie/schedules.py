@@ -26,7 +26,7 @@ class Schedule:
             else:
                 value = float(value)
             object.__setattr__(self, name, value)
-            if not np.all(np.isfinite(value)) or not np.all(np.asarray(value) > 0):
+            if value == () or not np.all(np.isfinite(value)) or not np.all(np.asarray(value) > 0):
                 raise InputError(f"{name}: got {value}; positive finite numbers are needed")
 
     def __call__(self, t: Any) -> Any:

@@ -30,7 +30,9 @@ def encode(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [encode(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # "inf": JSON has no word for it
+        return {"type": "float", "value": str(value)}  # JSON has no word for infinity
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)  # 1 and 1.0 are equal, so they must have one digest
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     raise InputError(f"a {type(value).__name__} cannot be part of a plan; plain numbers and words are needed")
@@ -39,6 +41,8 @@ def encode(value: Any) -> Any:
 def decode(value: Any) -> Any:
     if isinstance(value, dict):
         name = value.get("type")
+        if name == "float":
+            return float(value["value"])
         cls = _CLASSES.get(name) if isinstance(name, str) else None
         if cls is None:
             raise InputError(f"plan: unknown type {name!r}; known types are {', '.join(sorted(_CLASSES))}")
@@ -52,8 +56,6 @@ def decode(value: Any) -> Any:
             raise InputError(f"plan: {name} cannot be read: {error}") from None
     if isinstance(value, list):
         return tuple(decode(v) for v in value)
-    if value in ("inf", "-inf"):
-        return float(value)
     return value
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -107,7 +108,7 @@ def _from_edges(edges: Iterable[Any], n_parties: int) -> Topology:
     pairs = []
     for edge in edges:
         try:
-            i, j = (int(end) for end in edge)
+            i, j = (operator.index(end) for end in edge)
         except (TypeError, ValueError):
             raise InputError(f"topology: got the edge {edge!r}; a pair of party numbers is needed") from None
         pairs.append((i, j))

@@ -4,8 +4,10 @@ import dataclasses
 import functools
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
@@ -118,16 +120,24 @@ class Transcript:
     @classmethod
     def load(cls, path: str | Path) -> "Transcript":
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            # opened here because NumPy leaves a broken archive open
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
                 header = json.loads(str(stored["header"]))
                 releases = stored["releases"]
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"path: {str(path)!r} is no transcript ({error})") from None
-        plan = Plan.from_json(json.dumps(header["plan"]))
-        if plan.digest != header["digest"]:
+            plan = Plan.from_json(json.dumps(header["plan"]))
+            digest, reproducible = header["digest"], bool(header["reproducible"])
+            impairments = decode(header["impairments"])
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
+            raise InputError(f"path: {str(path)!r} is no transcript ({type(error).__name__}: {error})") from None
+        if plan.digest != digest:
             raise InputError(f"path: {str(path)!r} carries a plan that does not match its digest")
-        impairments = decode(header["impairments"])
-        return cls(plan=plan, releases=releases, reproducible=bool(header["reproducible"]), impairments=impairments)
+        width = 1 if plan.algorithm.channel.aggregates else plan.facts.n_parties
+        fits = releases.ndim == 4 and releases.shape[2:] == (width, plan.problem.n_coefficients(plan.facts))
+        if not fits or releases.shape[1] > plan.n_rounds or not np.issubdtype(releases.dtype, np.floating):
+            raise InputError(f"path: {str(path)!r} has releases of shape {releases.shape}, which do not fit its plan")
+        return cls(plan=plan, releases=releases, reproducible=reproducible, impairments=impairments)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -55,6 +55,18 @@ def algorithm(request):
     return EXAMPLES[request.param](ALGORITHMS[request.param])
 
 
+def those_with(attribute):
+    """The algorithms that have such a setting at all."""
+    found = {name: example(ALGORITHMS[name]) for name, example in EXAMPLES.items()}
+    return pytest.mark.parametrize(
+        "algorithm", [a for a in found.values() if attribute(a)], ids=lambda a: type(a).__name__
+    )
+
+
+WITH_PENALTY = those_with(lambda a: "penalty" in a.mechanism.schedules())
+WITH_DUAL_STEP = those_with(lambda a: hasattr(a, "dual_step"))
+
+
 def make_plan(algorithm, **changes):
     arguments = {"problem": PROBLEM, "topology": RING, "facts": FACTS, "rounds": 3, "adjacency": "replace-one"}
     arguments |= changes
@@ -186,26 +198,23 @@ def test_an_observer_the_channel_does_not_provide_is_refused(algorithm):
         make_plan(algorithm).epsilon(1e-6, observer="nobody")
 
 
+@WITH_PENALTY
 def test_a_wrong_number_of_penalties_is_refused(algorithm):
-    if "penalty" not in algorithm.mechanism.schedules():
-        pytest.skip("has no penalty per party")
     mechanism = dataclasses.replace(algorithm.mechanism, penalty=(1.0, 2.0))
     with pytest.raises(InputError, match=r"^penalty: 2 values given for 4 parties;"):
         make_plan(dataclasses.replace(algorithm, mechanism=mechanism))
 
 
+@WITH_PENALTY
 @pytest.mark.parametrize("penalty", [0.0, -1.0, float("nan"), float("inf"), "big", (1.0, -1.0, 1.0, 1.0)])
 def test_bad_penalties_are_refused(algorithm, penalty):
     """The sentence must name the argument the caller wrote, and the value."""
-    if "penalty" not in algorithm.mechanism.schedules():
-        pytest.skip("has no penalty per party")
     with pytest.raises(InputError, match=rf"^penalty: got .*{re.escape(str(penalty))}"):
         dataclasses.replace(algorithm.mechanism, penalty=penalty)
 
 
+@WITH_DUAL_STEP
 def test_dual_steps_per_party_are_refused_because_they_move_the_limit(algorithm):
-    if not hasattr(algorithm, "dual_step"):
-        pytest.skip("has no dual step")
     with pytest.raises(InputError, match=r"^dual_step: got \(1\.0, 2\.0, 3\.0, 4\.0\);"):
         dataclasses.replace(algorithm, dual_step=(1.0, 2.0, 3.0, 4.0))
 

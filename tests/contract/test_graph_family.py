@@ -29,6 +29,7 @@ from coterie.privacy.objective import (
 )
 from coterie.problems import L2, Logistic, Problem
 from coterie.schedules import Schedule
+from coterie.theory.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha
 from coterie.topology import make_topology
 from coterie.transcript import Transcript
 
@@ -147,6 +148,23 @@ def test_dual_perturbation_as_published_costs_twice_its_promise(federation):
     algorithm = DualPerturbedADMM(mechanism=mechanism, dual_step=50.0)
     plan = Plan.make(algorithm, PROBLEM, RING, federation.facts, rounds=1, adjacency="replace-one")
     assert plan.pure_epsilon() == pytest.approx(2.0, rel=0.02)
+
+
+def test_dual_perturbation_can_be_designed_from_runs(federation):
+    """The accuracy curve is fitted to what runs at several alphas cost in loss, and the best alpha lies on it."""
+    records = [PROBLEM.records(shard) for shard in federation.shards]
+    optimum = float(PROBLEM.value(weighted_optimum(federation), records))
+    alphas, excess = (0.1, 0.3, 1.0, 3.0), []
+    for alpha in alphas:
+        mechanism = DualPerturbation(penalty=3.0, step_epsilon=alpha)
+        models = execute(DualPerturbedADMM(mechanism=mechanism, dual_step=3.0), federation, 5, repeats=20).models
+        excess.append(float(np.mean([PROBLEM.value(f, records) for f in models])) / optimum - 1)
+    assert excess == sorted(excess, reverse=True)  # more privacy loss, less loss of accuracy
+    curve = AccuracyLoss.fitted(alphas, excess)
+    np.testing.assert_allclose(curve(np.array(alphas)), excess, atol=0.2 * excess[0])
+    best, utility = best_alpha(PrivacyUtility(), curve, low=0.1, high=3.0), PrivacyUtility()
+    assert 0.1 < best < 3.0
+    assert all(utility(best) - curve(best) >= utility(alpha) - curve(alpha) for alpha in alphas)
 
 
 @pytest.mark.parametrize(("averaging", "weights"), [("uniform", np.ones(7)), ("linear", np.arange(1, 8))])

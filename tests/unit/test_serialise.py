@@ -39,7 +39,7 @@ def test_different_values_have_different_digests(a, b):
 
 
 def test_canonical_text_is_sorted_and_dense():
-    assert canonical(ElasticNet(1.0, 0.5)) == '{"l1":0.5,"l2":1.0,"type":"ElasticNet"}'
+    assert canonical(ElasticNet(1.5, 0.5)) == '{"l1":0.5,"l2":1.5,"type":"ElasticNet"}'
 
 
 def test_infinity_survives_although_json_has_no_word_for_it():
@@ -100,4 +100,4 @@ def test_bad_text_is_refused_with_the_reason(text, message):
 
 def test_nan_never_reaches_a_plan():
     with pytest.raises((InputError, ValueError)):
-        decode(json.loads(json.dumps(encode(Schedule(1.0))).replace("1.0", "NaN", 1)))
+        decode(json.loads(json.dumps(encode(Schedule(1.5))).replace("1.5", "NaN", 1)))

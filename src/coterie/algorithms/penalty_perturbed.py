@@ -51,15 +51,13 @@ class EdgewiseADMM(PenaltyPerturbedADMM):
         cls, topology: Topology, edge_penalty: Sequence[float], *, dual_step: float, ratio: float = 1.0, **noise: Any
     ) -> "EdgewiseADMM":
         edge_penalty = tuple(float(eta) for eta in edge_penalty)
-        if len(edge_penalty) != len(topology.edges):
-            raise InputError(
-                f"edge_penalty: {len(edge_penalty)} given for {len(topology.edges)} edges; one each is needed"
-            )
+        _check_one_per_edge(topology, edge_penalty)
         mechanism = PenaltyPerturbation(penalty=Schedule(_mean_over_edges(topology, edge_penalty), ratio), **noise)
         return cls(mechanism=mechanism, dual_step=as_schedule("dual_step", dual_step), edge_penalty=edge_penalty)
 
     def check(self, topology):
         super().check(topology)
+        _check_one_per_edge(topology, self.edge_penalty)
         means = _mean_over_edges(topology, self.edge_penalty)
         if not np.allclose(self.mechanism.penalty.start, means, rtol=1e-12):
             raise InputError(f"penalty: got {self.mechanism.penalty.start}; the mean over a party's edges is {means}")
@@ -69,6 +67,13 @@ class EdgewiseADMM(PenaltyPerturbedADMM):
         total = np.zeros((topology.n_parties, 1))
         np.add.at(total, topology.arcs[1], weights)
         return 2 * public.dual, (public.f + heard_sum(topology, weights * public.heard) / total) / 2
+
+
+def _check_one_per_edge(topology: Topology, edge_penalty: tuple[float, ...]) -> None:
+    if len(edge_penalty) != len(topology.edges):
+        raise InputError(
+            f"edge_penalty: {len(edge_penalty)} given for {len(topology.edges)} edges; one per edge is needed"
+        )
 
 
 def _mean_over_edges(topology: Topology, edge_penalty: tuple[float, ...]) -> tuple[float, ...]:

@@ -81,7 +81,7 @@ class Mechanism:
 
     def with_noise(self, factor: float) -> "Mechanism":
         """The same mechanism with `factor` times as much noise."""
-        raise NotImplementedError
+        raise InputError(f"mechanism: {type(self).__name__} has no noise that could be calibrated")
 
     def changed(self, **fields: Any) -> Any:
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]

@@ -1,15 +1,4 @@
-"""Mechanisms that release the minimiser of a noised objective, or a minimiser with noise on top.
-
-One step of one party minimises  data(f) + penalty share + (curvature/2) |f - target|^2 + (extra_l2/2) |f|^2 + b . f
-(derivation of all prices in docs/guarantees.md):
-
-    Lambda  strong convexity of what does not depend on the data: l2/N + curvature + extra_l2
-    G       gradient sensitivity: 2 w L X (replace-one), w L X (zero-out); w is the largest weight of one record
-    k       one record's Hessian over Lambda: w c1 X^2 / Lambda
-
-Gamma noise b of rate s costs s G + r ln(1 + k); Gaussian noise is priced by `events.GaussianObjective`; noise on the
-minimiser itself has sensitivity G / Lambda.
-"""
+"""Mechanisms that release the minimiser of a noised objective, or a minimiser with noise on top."""
 
 # JAX is only partly typed:
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
@@ -20,135 +9,13 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected
-from coterie.privacy.grants import ArgminGrant, Grant, issue
+from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism, PartyFacts
 from coterie.privacy.noise import Law
+from coterie.privacy.step import OUTPUT_SHARE, Step
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
-
-# the solver stops at this fraction of the largest gradient that can occur: far above rounding, far below any noise
-TOLERANCE_SHARE = 1e-11
-# without noise nothing has to be hidden, and the solver goes on almost to rounding
-EXACT_SHARE = 1e-13
-# the output noise that hides the solver's error costs this fraction of the step's own noise ratio
-OUTPUT_SHARE = 1e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """The numbers of one party's minimisation that every price depends on."""
-
-    problem: Problem
-    facts: PartyFacts
-    curvature: float
-    extra_l2: float = 0.0
-
-    @property
-    def convexity(self) -> float:
-        """Lambda."""
-        convexity = self.problem.penalty.l2 / self.facts.n_parties + self.curvature + self.extra_l2
-        if not (convexity > 0 and math.isfinite(convexity)):
-            raise PrivacyPreconditionError(
-                f"penalty: l2/N + 2*penalty*degree is {convexity}; it must be positive for the minimiser to exist"
-            )
-        return convexity
-
-    @property
-    def sensitivity(self) -> float:
-        """G."""
-        return self.facts.gradient_sensitivity(self.problem, self.facts.record_weight)
-
-    @property
-    def jacobian(self) -> float:
-        """k."""
-        return self.facts.record_weight * self.problem.loss.smoothness * self.facts.row_norm**2 / self.convexity
-
-    def tolerance(self, noise_norm: float) -> float:
-        return TOLERANCE_SHARE * (self.facts.largest_gradient(self.problem) + noise_norm)
-
-    def issue(self, event: Event, *, noise_scale: float, output_scale: float, tolerance: float) -> Grant:
-        return issue(
-            ArgminGrant,
-            event,
-            curvature=self.curvature,
-            extra_l2=self.extra_l2,
-            noise_scale=noise_scale,
-            output_scale=output_scale,
-            tolerance=tolerance,
-        )
-
-    def exact(self) -> Grant:
-        tolerance = EXACT_SHARE * (self.facts.largest_gradient(self.problem) + self.convexity)
-        return self.issue(Unprotected(), noise_scale=0, output_scale=0, tolerance=tolerance)
-
-    def with_linear_noise(self, multiplier: float | None, rate: float | None) -> Grant:
-        if multiplier is not None:
-            return self.with_gaussian_noise(multiplier)
-        assert rate is not None
-        return self.with_gamma_noise(rate)
-
-    def with_gaussian_noise(self, multiplier: float) -> Grant:
-        """b ~ N(0, std^2 I) with std = multiplier * G."""
-        noise_std = multiplier * self.sensitivity
-        tolerance = self.tolerance(noise_std * math.sqrt(self.facts.n_coefficients))
-        output_ratio = OUTPUT_SHARE / multiplier
-        objective = GaussianObjective(
-            ratio=1 / multiplier,
-            jacobian=self.jacobian,
-            rank=self.problem.loss.rank,
-            adjacency=self.facts.adjacency,
-            margin=self.problem.loss.margin,
-        )
-        return self.issue(
-            Both((objective, Gaussian(ratio=output_ratio))),
-            noise_scale=noise_std,
-            # two solvers that each stop within tolerance/Lambda of the same point
-            output_scale=2 * tolerance / self.convexity / output_ratio,
-            tolerance=tolerance,
-        )
-
-    def with_gamma_noise(self, rate: float) -> Grant:
-        """b with density proportional to exp(-rate |b|)."""
-        noise_loss = rate * self.sensitivity
-        output_loss = OUTPUT_SHARE * noise_loss
-        tolerance = self.tolerance(self.facts.n_coefficients / rate)
-        return self.issue(
-            Both((Pure(self.gamma_loss(rate)), Pure(output_loss))),
-            noise_scale=1 / rate,
-            output_scale=2 * tolerance / self.convexity / output_loss,
-            tolerance=tolerance,
-        )
-
-    def gamma_loss(self, rate: float) -> float:
-        """s G + r ln(1 + k); less where slope and curvature of one record cannot be large together.
-
-        A self-bounded loss with slope p has curvature p (1 - p), so the record whose Jacobian counts costs at most the
-        maximum over p of s w X p + ln(1 + w X^2 p (1 - p) / Lambda), a concave function. Its stationary point solves
-        s c p^2 - (s c - 2 X/Lambda) p - (s + X/Lambda) = 0 with c = w X^2 / Lambda, and p is at most 1.
-        """
-        loss = self.problem.loss
-        if not loss.self_bounded:
-            return rate * self.sensitivity + loss.rank * math.log1p(self.jacobian)
-        x, w = self.facts.row_norm, self.facts.record_weight
-        c, ratio = w * x * x / self.convexity, x / self.convexity
-        half = (rate * c - 2 * ratio) / 2
-        root = math.sqrt(half * half + rate * c * (rate + ratio))
-        p = (rate + ratio) / (root - half) if half < 0 else (half + root) / (rate * c)  # neither cancels
-        own = max(rate * w * x * q + math.log1p(c * q * (1 - q)) for q in (0.5, min(p, 1.0), 1.0))
-        return rate * (self.sensitivity - w * x) + own  # what the other record adds has no Jacobian
-
-    def with_output_noise(self, *, multiplier: float | None = None, rate: float | None = None) -> Grant:
-        """Noise on the minimiser, whose sensitivity is G/Lambda, and 2 tolerance/Lambda more for an inexact one."""
-        tolerance = self.tolerance(0.0)
-        sensitivity = (self.sensitivity + 2 * tolerance) / self.convexity
-        if multiplier is not None:
-            return self.issue(
-                Gaussian(1 / multiplier), noise_scale=0, output_scale=multiplier * sensitivity, tolerance=tolerance
-            )
-        assert rate is not None
-        return self.issue(Pure(rate * sensitivity), noise_scale=0, output_scale=1 / rate, tolerance=tolerance)
 
 
 class _GraphMechanism(Mechanism):
@@ -313,7 +180,9 @@ class DualPerturbation(_GraphMechanism):
         if self.noise_multiplier is not None:
             return step.with_gaussian_noise(self.noise_multiplier.at(t, party))
         assert self.step_epsilon is not None
-        alpha = self.step_epsilon.at(t, party) / (1 + OUTPUT_SHARE)  # the solver's error is paid for out of it
+        alpha = self.step_epsilon.at(t, party)
+        if not self.as_published:
+            alpha /= 1 + OUTPUT_SHARE  # the solver's error is paid for out of it
         factors = (2 if self.as_published else 1) * problem.loss.rank
         left = alpha - factors * math.log1p(step.jacobian)
         if left <= 0:

@@ -106,11 +106,8 @@ class _Objective:
         image = self.penalty.prox(f - self.step * grad, self.step)
         move = image - f
         envelope = value + jnp.dot(grad, move) + jnp.dot(move, move) / (2 * self.step) + self.penalty.rest(image)
-        if self.penalty.smooth:
-            point, subgradient = f, grad
-        else:
-            # -move/step - grad S(f) lies in the subdifferential of `rest` at the image
-            point, subgradient = image, self.smooth(image)[1] - grad - move / self.step
+        point, point_grad = (f, grad) if self.penalty.smooth else (image, self.smooth(image)[1])
+        subgradient = self.penalty.least_subgradient(point, point_grad)
         return _State(f, grad, image, _norm(move), envelope, point, _norm(subgradient), steps)
 
     def newton_solver(self, state: _State):
@@ -147,7 +144,7 @@ def _newton(objective: _Objective, state: _State, tolerance) -> _State:
             newton_point = state.f + direction(factor, state)
             candidate = objective.state(search.share * newton_point + (1 - search.share) * state.image, state.steps)
             enough = state.envelope - 0.1 * (1 - STEP_MARGIN) / (2 * objective.step) * state.residual**2
-            halved = candidate.residual <= KEEP_FACTOR_WHILE * state.residual
+            halved = candidate.residual < KEEP_FACTOR_WHILE * state.residual  # never once it is zero
             # near the end the envelope drowns in rounding, and only a smaller residual tells progress
             good = halved | (search.searching & ((candidate.envelope <= enough) | (search.share == 0)))
             share = jnp.where(good, 1.0, jnp.where(search.share > SMALLEST_SHARE, search.share / 2, 0.0))

@@ -163,8 +163,8 @@ class Multinomial(Loss):
     smoothness = 0.5
 
     def __post_init__(self):
-        if self.n_classes < 2:
-            raise InputError(f"n_classes: got {self.n_classes}; at least 2 are needed")
+        if not isinstance(self.n_classes, int) or self.n_classes < 2:
+            raise InputError(f"n_classes: got {self.n_classes}; an integer >= 2 is needed")
 
     @property
     def n_outputs(self) -> int:

@@ -27,6 +27,10 @@ class Penalty:
         """argmin_f rest(f) + |f - v|^2 / (2 step)."""
         raise NotImplementedError
 
+    def least_subgradient(self, f: jax.Array, grad: jax.Array) -> jax.Array:
+        """The shortest vector in grad + (subdifferential of the rest at f)."""
+        raise NotImplementedError
+
     def scaled(self, share: float) -> "Penalty":
         raise NotImplementedError
 
@@ -51,6 +55,9 @@ class L2(Penalty):
     def prox(self, v, step):
         return v
 
+    def least_subgradient(self, f, grad):
+        return grad
+
     def scaled(self, share):
         return L2(self.l2 * share)
 
@@ -72,6 +79,10 @@ class ElasticNet(Penalty):
 
     def prox(self, v, step):
         return jnp.sign(v) * jnp.maximum(jnp.abs(v) - step * self.l1, 0.0)
+
+    def least_subgradient(self, f, grad):
+        at_zero = jnp.sign(grad) * jnp.maximum(jnp.abs(grad) - self.l1, 0.0)
+        return jnp.where(f == 0, at_zero, grad + self.l1 * jnp.sign(f))
 
     def scaled(self, share):
         return ElasticNet(self.l2 * share, self.l1 * share)
@@ -102,6 +113,11 @@ class Box(Penalty):
     def prox(self, v, step):
         return jnp.clip(v, self.low, self.high)
 
+    def least_subgradient(self, f, grad):
+        # a bound takes up any push outwards
+        inwards = jnp.where(f <= self.low, jnp.minimum(grad, 0.0), grad)
+        return jnp.where(f >= self.high, jnp.maximum(inwards, 0.0), inwards)
+
     def scaled(self, share):
         return Box(self.low, self.high, self.l2 * share)
 
@@ -126,6 +142,12 @@ class Ball(Penalty):
     def prox(self, v, step):
         # the maximum sits under the root so that the derivative exists at v = 0 too
         return v * (self.radius / jnp.sqrt(jnp.maximum(jnp.sum(v * v), self.radius**2)))
+
+    def least_subgradient(self, f, grad):
+        square = jnp.sum(f * f)
+        outwards = jnp.maximum(-jnp.dot(grad, f) / jnp.where(square > 0, square, 1.0), 0.0)
+        # a projection lands on the sphere only up to rounding
+        return jnp.where(square >= self.radius**2 * (1 - 1e-12), grad + outwards * f, grad)
 
     def scaled(self, share):
         return Ball(self.radius, self.l2 * share)
