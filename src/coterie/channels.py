@@ -50,7 +50,8 @@ class Curator(_Aggregating):
 class SecureSum(_Aggregating):
     """Nobody sees a contribution: each party adds its share of the noise and only the sum is opened.
 
-    All parties are needed in every round; a missing share would leave the sum with less noise than was priced.
+    All parties are needed in every round; a missing share would leave the sum with less noise than was priced. A party
+    knows its own share and can take it off, so against insiders the noise is smaller by sqrt((N - 1)/N).
     """
 
     name = "secure-sum"

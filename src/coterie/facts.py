@@ -39,6 +39,8 @@ class Facts:
             value = getattr(self, field)
             if not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{field}: got {value}; a positive finite number is needed")
+        if not 1e-100 <= self.row_norm <= 1e100:
+            raise InputError(f"row_norm: got {self.row_norm}; a number between 1e-100 and 1e100 is needed")
         if self.label_bound is not None and not (self.label_bound > 0 and math.isfinite(self.label_bound)):
             raise InputError(f"label_bound: got {self.label_bound}; a positive finite number is needed")
         if self.labels is not None and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):

@@ -20,11 +20,11 @@ from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
-from coterie.privacy.events import Adjacency, check_adjacency
+from coterie.privacy.events import Adjacency, Gaussian, check_adjacency
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import PartyFacts, Unit
 from coterie.privacy.observers import Observer, check_observer
-from coterie.privacy.release import Contribution, check_flow, unit_noise
+from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems.local import Records
 from coterie.problems.problem import Problem
 from coterie.serialise import canonical, decode, digest, serialisable
@@ -159,16 +159,30 @@ class Plan:
             return max(self.party_epsilons(delta, observer=observer, accountant=accountant))
         self.observer(observer)
         check_delta(delta)
+        return self._person_epsilon(self._spanning_ledger(), delta, accountant)
+
+    def _spanning_ledger(self) -> Ledger:
+        """What somebody pays who has a record at every party."""
         total: Counter[Any] = Counter()
-        for party in range(self.facts.n_parties):
-            for event, count in self.ledger(party):
-                total[event] += count
-        return self._person_epsilon(list(total.items()), delta, accountant)
+        if self.algorithm.channel.aggregates:
+            # one noise covers the sum, and all parties' records move it together: ratios add, not their squares
+            grants, index = self.issued
+            for row in index:
+                ratios = [grants[g].event.gaussian_ratio for g in row]  # type: ignore[union-attr]
+                total[Gaussian(ratio=sum(ratios))] += self.n_rounds // len(index)  # type: ignore[arg-type]
+        else:
+            for party in range(self.facts.n_parties):
+                for event, count in self.ledger(party):
+                    total[event] += count
+        return list(total.items())
 
     def pure_epsilon(self) -> float:
         """The loss at delta = 0 for one person; infinite with Gaussian noise."""
-        losses = [accountants.pure_epsilon(self.ledger(party)) for party in range(self.facts.n_parties)]
-        return self.records_per_person * (sum(losses) if self.people_span_parties else max(losses))
+        if self.people_span_parties:
+            return self.records_per_person * accountants.pure_epsilon(self._spanning_ledger())
+        return self.records_per_person * max(
+            accountants.pure_epsilon(self.ledger(party)) for party in range(self.facts.n_parties)
+        )
 
     def _person_epsilon(self, ledger: Ledger, delta: float, accountant: Accountant) -> float:
         def curve(d: float) -> float:
@@ -193,7 +207,7 @@ class Plan:
             return scaled(math.exp2(log_factor)).epsilon(delta)
 
         low, high = -1.0, 0.0
-        while loss(high) > epsilon:
+        while not loss(high) <= epsilon:
             low, high = high, high + max(1.0, abs(high))
             if high > 64:
                 floor = loss(64.0)
@@ -235,7 +249,8 @@ class Plan:
             _, out = algorithm.local(grant, problem, records, private, inbox, one_share)
             if not isinstance(out, Contribution):
                 return out
-            return channel.aggregate(jax.tree.map(lambda a: a[None], out), grant, noise)  # type: ignore[attr-defined]
+            stacked = jax.tree.map(lambda a: as_issued(a, "contribution")[None], out)
+            return channel.aggregate(stacked, grant, noise)  # type: ignore[attr-defined]
 
         with jax.enable_x64(True):
             public, private = jax.eval_shape(lambda: algorithm.init(self.topology, p))

@@ -43,7 +43,13 @@ def privacy_table(plan: Plan, delta: float) -> Table:
         pure = plan.records_per_person * pure_epsilon(plan.ledger(party))
         stated = "none" if published is None else f"{published.per_party[party]:.4g}"
         table.add_row(name, f"{size:,}", f"{certified:.4g}", f"{pure:.4g}", stated)
+    notes = []
+    if plan.facts.data_derived:
+        notes.append(f"VOID as a guarantee: {', '.join(plan.facts.data_derived)} read off the data")
+    if plan.people_span_parties:
+        notes.append(f"a person at every party loses ε = {plan.epsilon(delta):.4g}")
     if published is not None:
         failed = [name for name, met in published.hypotheses if not met]
-        table.caption = "its hypotheses hold" if not failed else f"its hypotheses fail: {'; '.join(failed)}"
+        notes.append("its hypotheses hold" if not failed else f"its hypotheses fail: {'; '.join(failed)}")
+    table.caption = "\n".join(notes) or None
     return table

@@ -84,12 +84,15 @@ class Transcript:
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_repeat))(received))
 
     def ledger(self, party: int) -> Ledger:
-        """What a record of this party has paid so far: nothing for rounds that did not happen or were skipped."""
+        """What a record of this party has paid for all that is in here: every repeat pays, and rounds that did not
+        happen or were skipped cost nothing."""
         grants, index = self.plan.issued
         rounds = np.broadcast_to(index[:, party], self.plan.n_rounds)[: self.n_rounds]
         if self.impairments is not None:
             rounds = rounds[self._deliveries.speaks[: self.n_rounds, party]]
-        return [(grants[g].event, int(count)) for g, count in zip(*np.unique(rounds, return_counts=True), strict=True)]
+        kinds, counts = np.unique(rounds, return_counts=True)
+        repeats = self.releases.shape[0]
+        return [(grants[g].event, int(count) * repeats) for g, count in zip(kinds, counts, strict=True)]
 
     @property
     def _deliveries(self) -> Any:

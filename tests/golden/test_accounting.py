@@ -12,12 +12,14 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.algorithms import PenaltyPerturbedADMM
+from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM
+from coterie.channels import Curator, SecureSum
 from coterie.errors import PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, GaussianObjective, Pure
+from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
@@ -270,3 +272,25 @@ def test_targets_below_the_price_of_the_jacobian_are_refused(noise):
     plan = plan_of(facts_of((50, 50)), rounds=100, penalty=1.0, party_weight=100.0, **noise)
     with pytest.raises(PrivacyPreconditionError, match=r"^epsilon: got 0\.1; .* raise the penalty"):
         plan.calibrate(0.1, 1e-6)
+
+
+@pytest.mark.parametrize("channel", [Curator(), SecureSum()])
+def test_a_person_at_every_party_moves_one_sum_by_all_of_them(channel):
+    """One noise covers the sum, so sensitivities add; composing the parties' losses would understate by sqrt(N)."""
+    facts = facts_of((40,) * 25)
+    algorithm = NoisyGradientDescent(
+        mechanism=GaussianGradient(noise_multiplier=20.0), penalty=L2(1.0), step=0.1, channel=channel
+    )
+    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "ring", facts, rounds=10, adjacency="replace-one", people_span_parties=True)
+    assert plan.epsilon(1e-6) == pytest.approx(accountants.gaussian_epsilon([(Gaussian(25 / 20), 10)], 1e-6), rel=1e-9)
+
+
+def test_a_curve_that_is_not_a_number_proves_nothing():
+    class Broken(Gaussian):
+        def rdp(self, orders):
+            return np.full((2, len(orders)), np.nan)
+
+    assert accountants.rdp_epsilon([(Broken(0.1), 1)], 1e-6) == math.inf
+    with pytest.raises(PrivacyPreconditionError, match="finite"):
+        Gaussian(math.inf)

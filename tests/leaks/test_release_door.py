@@ -17,7 +17,7 @@ from coterie.privacy.events import Gaussian
 from coterie.privacy.grants import ArgminGrant, ArgminScales
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.privacy.release import Contribution, Release, UnitNoise
+from coterie.privacy.release import Contribution, Release, UnitNoise, private_call
 from coterie.problems import L2, Logistic, Problem, Squared
 from coterie.serialise import serialisable
 
@@ -58,15 +58,11 @@ def test_an_honest_step_inside_nested_control_flow_passes():
     def nested(self, grant, problem, records, private, inbox, noise):
         @jax.jit
         def inner(linear, target):
-            def body(carry, _):
-                return carry / 2, None
-
-            smaller, _ = jax.lax.scan(body, linear, None, length=3)
+            smaller, _ = jax.lax.scan(lambda carry, _: (carry / 2, None), linear, None, length=3)
             chosen = jax.lax.cond(jnp.sum(target) > 0, lambda: smaller, lambda: -smaller)
-            return grant.argmin(problem, records, noise, linear=chosen, target=target).value
+            return jax.jit(lambda: grant.argmin(problem, records, noise, linear=chosen, target=target))()
 
-        release = grant.argmin(problem, records, noise, linear=inbox[0], target=inbox[1])
-        return jax.tree.map(lambda _: inner(*inbox), private), release
+        return private, inner(*inbox)
 
     make(admm(nested))
 
@@ -127,6 +123,34 @@ def data_through_a_nested_jit(self, grant, problem, records, private, inbox, noi
     return private, grant.argmin(problem, records, noise, linear=linear, target=inbox[1])
 
 
+def two_releases_for_one_price(self, grant, problem, records, private, inbox, noise):
+    first = grant.argmin(problem, records, noise, linear=inbox[0], target=inbox[1])
+    return private, grant.argmin(problem, records, noise, linear=inbox[0], target=first.value)
+
+
+def a_release_in_a_loop(self, grant, problem, records, private, inbox, noise):
+    def again(target, _):
+        return grant.argmin(problem, records, noise, linear=inbox[0], target=target).value, None
+
+    value, _ = jax.lax.scan(again, inbox[1], None, length=3)
+    return private, grant.argmin(problem, records, noise, linear=inbox[0], target=value)
+
+
+def a_release_that_was_altered(self, grant, problem, records, private, inbox, noise):
+    release = grant.argmin(problem, records, noise, linear=inbox[0], target=inbox[1])
+    return private, jax.tree.map(lambda v: v - inbox[1], release)
+
+
+def heavier_records(self, grant, problem, records, private, inbox, noise):
+    heavier = records._replace(weight=100 * records.weight)
+    return private, grant.argmin(problem, heavier, noise, linear=inbox[0], target=inbox[1])
+
+
+def what_a_private_call_returns(self, grant, problem, records, private, inbox, noise):
+    hidden = private_call(lambda x: x, inbox[0])
+    return private, grant.argmin(problem, records, noise, linear=hidden, target=inbox[1])
+
+
 @pytest.mark.parametrize(
     "leak",
     [
@@ -142,6 +166,11 @@ def data_through_a_nested_jit(self, grant, problem, records, private, inbox, noi
         loop_until_data_says_so,
         data_through_a_scan,
         data_through_a_nested_jit,
+        two_releases_for_one_price,
+        a_release_in_a_loop,
+        a_release_that_was_altered,
+        heavier_records,
+        what_a_private_call_returns,
     ],
     ids=lambda f: f.__name__,
 )
@@ -198,7 +227,7 @@ def test_a_data_dependent_noise_scale_is_refused():
         altered = jax.tree.map(lambda s: s * records.X.std(), grant)
         return private, altered.argmin(problem, records, noise, linear=inbox[0], target=inbox[1])
 
-    with pytest.raises(LeakError, match="scale of a release was altered"):
+    with pytest.raises(LeakError, match="scale altered"):
         make(admm(scaled_by_data))
 
 
@@ -236,6 +265,17 @@ def test_a_contribution_needs_a_channel_that_aggregates():
     make(gradient_descent(Curator()))
     with pytest.raises(LeakError, match="got Contribution"):
         make(gradient_descent(Broadcast()))
+
+
+def test_an_altered_contribution_is_refused():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Louder(NoisyGradientDescent):
+        def local(self, grant, problem, records, private, inbox, noise):
+            return private, jax.tree.map(lambda v: 100 * v, grant.gradient(problem, records, at=inbox))
+
+    mechanism = GaussianGradient(noise_multiplier=5.0)
+    with pytest.raises(LeakError, match="contribution altered"):
+        make(Louder(mechanism=mechanism, penalty=L2(1.0), step=0.1, channel=Curator()))
 
 
 def test_an_aggregate_that_forgets_the_noise_is_refused():

@@ -8,7 +8,7 @@ import pytest
 from coterie.algorithms import ALGORITHMS, PenaltyPerturbedADMM, PrimalPerturbedADMM
 from coterie.audit.replay import Replay, check_sensitivity, declared_sensitivity
 from coterie.channels import Curator, SecureSum
-from coterie.errors import InputError
+from coterie.errors import InputError, LeakError
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
@@ -193,14 +193,22 @@ class TwicePrimal(_RecordsTwice, PrimalPerturbedADMM):
     pass
 
 
+def unchecked(algorithm):
+    """A plan that never went through the flow check, which would refuse these steps before any audit sees them."""
+    honest = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=1.0, **GAUSSIAN), dual_step=1.0)
+    return dataclasses.replace(make_plan(honest), algorithm=algorithm)
+
+
 def test_a_step_that_uses_its_records_twice_is_caught():
     """With noise in the objective the replay misses the release; with noise on top the release moves twice as far."""
     penalty = TwicePenalty(mechanism=PenaltyPerturbation(penalty=1.0, **GAUSSIAN), dual_step=1.0)
-    report = check_sensitivity(make_plan(penalty))
+    with pytest.raises(LeakError, match="records altered"):
+        make_plan(penalty)
+    report = check_sensitivity(unchecked(penalty))
     assert not report.passed
     assert report.replay_error > 1e6
     primal = TwicePrimal(mechanism=OutputPerturbation(penalty=1.0, **GAUSSIAN), dual_step=1.0)
-    report = check_sensitivity(make_plan(primal))
+    report = check_sensitivity(unchecked(primal))
     assert not report.passed
     assert report.ratio > 1.5
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.channels import Curator, SecureSum
+from coterie.errors import InputError
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems.penalties import Penalty
@@ -31,6 +32,8 @@ class NoisyGradientDescent(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step", as_schedule("step", self.step))
+        if self.step.per_party:
+            raise InputError(f"step: got {self.step.start}; one number is needed, for there is one model")
 
     def init(self, topology, d):
         return jnp.zeros(d), ()

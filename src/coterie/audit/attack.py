@@ -87,7 +87,9 @@ def recover_record(
                 "to find a record"
             )
         exact = not noise.any()
-        if exact and np.linalg.norm(gradients) <= 1e-9 * float(weights.max()) * plan.facts.row_norm:
+        # what the solver left over in every round is no trace
+        left_over = 2 * math.sqrt(len(f)) * float(plan.grant_scales().tolerance[:, party].max())
+        if exact and np.linalg.norm(gradients) <= left_over:
             raise NotIdentifiableError("transcript: the missing record had no slope in any round, so it left no trace")
         trust = np.ones(len(f)) if exact else noise.min() / noise
         x, y, residual = _fit(plan, weights, f, gradients, trust, exact)

@@ -116,9 +116,9 @@ class _Run:
         bad = np.argwhere(~np.isfinite(released))
         if len(bad):
             _, t, party, _ = bad[0]
-            name = self.plan.facts.parties[party]
+            who = "a party" if self.plan.algorithm.channel.aggregates else f"party {self.plan.facts.parties[party]!r}"
             raise LocalSolveError(
-                f"party {name!r} could not compute its step of round {start + t} to the plan's tolerance; "
+                f"{who} could not compute its step of round {start + t} to the plan's tolerance; "
                 "nothing of that round was released, and the whole budget of the plan counts as spent"
             )
         return released

@@ -57,8 +57,9 @@ def rdp_epsilon(ledger: Ledger, delta: float) -> float:
     curve = np.zeros((2, len(ORDERS)))
     for event, count in ledger:
         curve = curve + count * event.rdp(ORDERS)
-    with np.errstate(invalid="ignore"):
-        eps = curve + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
+    # an order at which a curve is unknown can prove nothing
+    curve = np.where(np.isnan(curve), np.inf, curve)
+    eps = curve + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
     return max(0.0, float(np.max(np.min(eps, axis=1))))
 
 

@@ -33,8 +33,8 @@ class Event:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, (int, float, np.number)):
-                if not value >= 0:
-                    raise PrivacyPreconditionError(f"{field.name}: got {value}; a number >= 0 is needed")
+                if not 0 <= value < math.inf:
+                    raise PrivacyPreconditionError(f"{field.name}: got {value}; a finite number >= 0 is needed")
             elif not isinstance(value, (str, bool, tuple)):
                 raise PrivacyPreconditionError(
                     f"{field.name}: got a {type(value).__name__}; a privacy event takes public numbers only"
@@ -113,7 +113,7 @@ class GaussianObjective(Event):
     def rdp(self, orders: np.ndarray) -> np.ndarray:
         a, t, k = orders, orders - 1, self.jacobian
         base = a * self.ratio**2 / 2
-        plus = np.log1p(k) - np.log1p(t * k / (1 + k)) / t
+        plus = np.log1p(k) - np.log1p(t * (k / (1 + k))) / t
         minus = np.full_like(a, np.inf)
         fine = t * k < 1
         minus[fine] = -np.log1p(k) - np.log1p(-t[fine] * k) / t[fine]

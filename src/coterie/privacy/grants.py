@@ -79,6 +79,7 @@ class ArgminGrant(Grant):
         """
         scales = ArgminScales(*[as_issued(s, "scale") for s in self.scales])
         release_noise, output_noise = (as_issued(n, "noise") for n in noise.value)
+        records = Records(*[as_issued(column, "records") for column in records])
         linear = needs_public(linear) + scales.noise_scale * release_noise
         total = scales.curvature + scales.extra_l2  # both quadratics are one around a target nearer to zero
         target = needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0))
@@ -111,6 +112,7 @@ class GradientSumGrant(Grant):
     def gradient(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
         """sum_n w_n grad loss(x_n . at, y_n), whose sensitivity is the loss's Lipschitz constant times the row norm."""
         at = needs_public(at)
+        records = Records(*[as_issued(column, "records") for column in records])
         n_outputs = problem.loss.n_outputs
         slopes = problem.loss.slope(records.X @ (at if n_outputs == 1 else at.reshape(-1, n_outputs)), records.y)
         weight = records.weight if n_outputs == 1 else records.weight[:, None]

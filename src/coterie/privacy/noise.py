@@ -55,6 +55,7 @@ class SystemEntropy:
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # research with a seed does without it
 
+        self._process = os.getpid()
         # the 16-byte nonce starts the block counter at 0: 2^32 blocks of 64 bytes would be 256 GiB
         self._stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
 
@@ -62,6 +63,8 @@ class SystemEntropy:
         return _draw(law, d, self._uniform)
 
     def _uniform(self, size: int) -> np.ndarray:
+        if os.getpid() != self._process:
+            self.__init__()  # a forked child would otherwise draw the same numbers as its parent
         words = np.frombuffer(self._stream.update(bytes(8 * size)), dtype="<u8")
         return (words >> np.uint64(11)) * 2.0**-53
 
@@ -78,5 +81,5 @@ def _draw(law: Law, d: int, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
 
 
 def _normal(d: int, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
-    # the half step keeps 0 out; 53 bits reach |z| = 8.2, beyond any delta in use
-    return ndtri(uniform(d) + 2.0**-54)
+    # the half step keeps 0 out and the minimum 1; 53 bits reach |z| = 8.2, beyond any delta in use
+    return ndtri(np.minimum(uniform(d) + 2.0**-54, 1 - 2.0**-53))

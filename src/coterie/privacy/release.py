@@ -31,7 +31,8 @@ def _marker(name: str) -> Any:
 
 _release_p = _marker("coterie_release")  # what comes out is public
 _needs_public_p = _marker("coterie_needs_public")  # what goes in must already be public
-_as_issued_p = _marker("coterie_as_issued")  # what goes in must be a scale or a noise nobody has touched
+_as_issued_p = _marker("coterie_as_issued")  # what goes in must be what the plan or engine issued, untouched
+_contribute_p = _marker("coterie_contribute")  # what comes out is a contribution, bounded by its grant
 
 _private_call_p: Any = jex_core.Primitive("coterie_private_call")
 _private_call_p.multiple_results = True
@@ -110,7 +111,7 @@ def seal(value: jax.Array) -> Release:
 
 def contribute(value: jax.Array) -> Contribution:
     """For grants only: the caller vouches for the sensitivity of `value`."""
-    return Contribution(value, _SEAL)
+    return Contribution(_contribute_p.bind(value), _SEAL)
 
 
 def needs_public(value: jax.Array) -> jax.Array:
@@ -118,8 +119,11 @@ def needs_public(value: jax.Array) -> jax.Array:
     return _needs_public_p.bind(value)
 
 
-def as_issued(value: Any, origin: Literal["scale", "noise"]) -> jax.Array:
-    """Mark a use of a grant's scale or of the noise; `check_flow` refuses anything altered on its way here."""
+Origin = Literal["scale", "noise", "records", "contribution", "release"]
+
+
+def as_issued(value: Any, origin: Origin) -> jax.Array:
+    """Mark a use of something that must arrive as it was issued; `check_flow` refuses anything altered on its way."""
     return _as_issued_p.bind(jnp.asarray(value), origin=origin)
 
 
@@ -127,7 +131,7 @@ class Label(NamedTuple):
     """What the check knows about one array."""
 
     secret: bool
-    origin: str | None = None  # "scale" or "noise" while it is exactly what the plan or the engine handed in
+    origin: Origin | None = None  # what it is, as long as nobody has altered it
 
 
 _DERIVED_SECRET, _DERIVED_PUBLIC = Label(True), Label(False)
@@ -149,15 +153,30 @@ def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: A
     if closed.effects:
         raise LeakError("a party's step must have no side effects (print, callback, ...)")
     kinds = {
-        "records": Label(True),
+        "records": Label(True, "records"),
         "private": Label(True),
         "noise": Label(True, "noise"),
         "scales": Label(False, "scale"),
         "inbox": Label(False),
     }
     labels = [kinds[name] for name, tree in groups.items() for _ in jax.tree.leaves(tree)]
-    if any(label.secret for label in _flow(closed.jaxpr, labels)):
+    out_labels = _flow(closed.jaxpr, labels)
+    if any(label.secret for label in out_labels):
         raise LeakError("the released value does not pass the release door: data could reach it without noise")
+    if _count_releases(closed.jaxpr) != 1 or any(label.origin != "release" for label in out_labels):
+        raise LeakError("a step releases once and returns that release as it is: its grant pays for one")
+
+
+def _count_releases(jaxpr: Any) -> int:
+    total = 0
+    for eqn in jaxpr.eqns:
+        inner = [p for value in eqn.params.values() for p in (value if isinstance(value, (tuple, list)) else (value,))]
+        bodies = [getattr(p, "jaxpr", p) for p in inner if hasattr(getattr(p, "jaxpr", p), "eqns")]
+        count = (eqn.primitive is _release_p) + sum(_count_releases(body) for body in bodies)
+        if count and eqn.primitive.name in ("while", "scan", "cond"):
+            raise LeakError("a release inside a loop or a branch: its grant pays for exactly one")
+        total += count
+    return total
 
 
 def _flow(jaxpr: Any, labels_in: list[Label]) -> list[Label]:
@@ -177,11 +196,15 @@ def _flow(jaxpr: Any, labels_in: list[Label]) -> list[Label]:
 def _equation_flow(eqn: Any, inputs: list[Label]) -> list[Label]:
     name, params = eqn.primitive.name, eqn.params
     if eqn.primitive is _release_p:
-        return [_DERIVED_PUBLIC]
+        return [Label(False, "release")]
+    if eqn.primitive is _contribute_p:
+        return [Label(True, "contribution")]
+    if eqn.primitive is _private_call_p:
+        return [_DERIVED_SECRET] * len(eqn.outvars)
     if eqn.primitive is _needs_public_p and inputs[0].secret:
         raise LeakError("an argument that the theorem takes as public depends on data")
     if eqn.primitive is _as_issued_p and inputs[0].origin != params["origin"]:
-        raise LeakError(f"the {params['origin']} of a release was altered on its way: it must be used as it was issued")
+        raise LeakError(f"{params['origin']} altered on its way to the mechanism: it must be used as it was issued")
     if "callback" in name:
         raise LeakError("a party's step must not call back into Python")
     if name == "while":
@@ -198,7 +221,7 @@ def _equation_flow(eqn: Any, inputs: list[Label]) -> list[Label]:
         jaxpr = getattr(inner, "jaxpr", inner)
         if len(jaxpr.invars) == len(inputs) and len(jaxpr.outvars) == len(eqn.outvars):
             return _flow(jaxpr, inputs)
-    # any other primitive, private calls among them: whatever goes in comes out everywhere
+    # any other primitive: whatever goes in comes out everywhere
     return [_merge(inputs)] * len(eqn.outvars)
 
 

@@ -136,7 +136,7 @@ class Step:
         x, w = self.facts.row_norm, self.facts.record_weight
         c, ratio = w * x * x / self.convexity, x / self.convexity
         half = (rate * c - 2 * ratio) / 2
-        root = math.sqrt(half * half + rate * c * (rate + ratio))
+        root = math.hypot(half, math.sqrt(rate * c) * math.sqrt(rate + ratio))
         p = (rate + ratio) / (root - half) if half < 0 else (half + root) / (rate * c)  # neither cancels
         own = max(rate * w * x * q + math.log1p(c * q * (1 - q)) for q in (0.5, min(p, 1.0), 1.0))
         return rate * (self.sensitivity - w * x) + own  # what the other record adds has no Jacobian
