@@ -196,6 +196,7 @@ def test_impairments_and_the_charge(federation, tmp_path):
     algorithm = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=3.0, noise_multiplier=5.0), dual_step=3.0)
     lossy = execute(algorithm, federation, 40, impairments=Impairments(lost=0.3, late=0.2))
     assert [count for _, count in lossy.ledger(0)] == [40]
+    assert [count for _, count in execute(algorithm, federation, 3, repeats=4).ledger(0)] == [12]  # each repeat pays
     skipping = execute(algorithm, federation, 40, impairments=Impairments(skipped=0.3, seed=4))
     for party in range(5):
         spoke = np.any(np.diff(skipping.releases[0, :, party], axis=0, prepend=0.0) != 0, axis=1).sum()

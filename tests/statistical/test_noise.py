@@ -151,3 +151,19 @@ def test_seeds_that_are_no_seeds_are_refused(seed):
 def test_unknown_laws_are_refused():
     with pytest.raises(InputError, match="law: got 'exponential'"):
         Seeded(7).draw("exponential", D, **BASE)
+
+
+def test_a_forked_child_does_not_repeat_its_parent():
+    """Two processes that share a stream would release values whose difference has no noise in it."""
+    script = """
+import os
+from coterie.privacy.noise import SystemEntropy
+source = SystemEntropy()
+source.draw("gaussian", 3, repeat=0, party=0, t=0)
+os.fork()
+os.write(1, (repr(source.draw("gaussian", 3, repeat=0, party=0, t=0).tolist()) + chr(10)).encode())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0] != lines[1]

@@ -38,3 +38,9 @@ def test_failed_hypotheses_and_missing_bounds_are_said():
     assert "hypotheses fail: rows have norm at most 1" in text
     _, text = shown(FACTS, noise_multiplier=3.0)
     assert text.count("none") == 2
+
+
+def test_a_bound_read_off_the_data_is_called_void():
+    _, text = shown(dataclasses.replace(FACTS, data_derived=("row_norm",)), noise_multiplier=3.0)
+    assert "VOID as a guarantee: row_norm read off the data" in text
+    assert "VOID" not in shown(FACTS, noise_multiplier=3.0)[1]

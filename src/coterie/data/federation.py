@@ -10,8 +10,6 @@ from coterie.data import checks
 from coterie.errors import InputError
 from coterie.facts import Facts
 
-_TOLERANCE = 1 + 1e-9  # of the check on shards made by hand; from_arrays meets its bounds exactly
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Shard:
@@ -53,7 +51,7 @@ class Federation:
         if facts.label_bound is not None:
             limits.append(("label", np.abs(y), facts.label_bound))
         for what, values, limit in limits:
-            if not (values <= limit * _TOLERANCE).all() or not (values >= 0).all():
+            if not (values <= limit).all() or not (values >= 0).all():
                 raise InputError(
                     f"shards: a {what} is outside 0 to {limit}; use Federation.from_arrays, which projects"
                 )
