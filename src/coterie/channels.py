@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from coterie.privacy.observers import AGGREGATES, EVERYBODY, Observer
+from coterie.privacy.observers import AGGREGATES, EVERYBODY, PEER, Observer
 from coterie.privacy.release import Contribution, Release, UnitNoise, as_issued
 from coterie.serialise import serialisable
 
@@ -17,6 +17,10 @@ class Channel:
     observers: ClassVar[tuple[Observer, ...]]
     aggregates: ClassVar[bool]
 
+    def noise_rows(self, n_parties: int) -> int:
+        """How many independent draws a round needs."""
+        return n_parties
+
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,16 @@ class Broadcast(Channel):
 
     name = "broadcast"
     observers = (EVERYBODY,)
+    aggregates = False
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class Token(Channel):
+    """One message at a time is handed from party to party; whoever holds it has noised it."""
+
+    name = "token"
+    observers = (EVERYBODY, PEER)
     aggregates = False
 
 
@@ -40,8 +54,10 @@ class Curator(_Aggregating):
 
     name = "curator"
 
+    def noise_rows(self, n_parties: int) -> int:
+        return 1
+
     def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
-        # one draw per party travels in every engine; the curator's own noise is the first
         return grant.noised_sum(contributions, as_issued(noise.value[0], "noise")[0])
 
 

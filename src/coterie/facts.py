@@ -1,6 +1,7 @@
 """Public facts: the constants of a federation that everybody may know before a run."""
 
 import dataclasses
+import functools
 import math
 
 from coterie.errors import InputError
@@ -45,6 +46,14 @@ class Facts:
             raise InputError(f"label_bound: got {self.label_bound}; a positive finite number is needed")
         if self.labels is not None and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):
             raise InputError(f"labels: got {self.labels}; at least two different labels are needed")
+
+    @functools.cached_property
+    def smallest(self) -> int:
+        return min(self.sizes)
+
+    @functools.cached_property
+    def largest(self) -> int:
+        return max(self.sizes)
 
     @property
     def n_parties(self) -> int:

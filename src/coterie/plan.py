@@ -11,29 +11,27 @@ import math
 from collections import Counter
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.flow import check_plan_flow
+from coterie.granting import Granting
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
 from coterie.privacy.events import Adjacency, Gaussian, check_adjacency
-from coterie.privacy.grants import Grant
-from coterie.privacy.mechanisms import PartyFacts, Unit
+from coterie.privacy.mechanisms import Unit
 from coterie.privacy.observers import Observer, check_observer
-from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
-from coterie.problems.local import Records
 from coterie.problems.problem import Problem
+from coterie.selection import Walk
 from coterie.serialise import canonical, decode, digest, serialisable
 from coterie.topology import Topology, make_topology
 
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Granting):
     """`records_per_person` and `people_span_parties` say what one person may own: that many records at a party, and
     records at one party only (losses of parties are then alternatives) or at all of them (then they add up)."""
 
@@ -85,53 +83,30 @@ class Plan:
         if self.topology.n_parties != self.facts.n_parties:
             raise InputError(f"topology: {self.topology.n_parties} nodes given for {self.facts.n_parties} parties")
         self.problem.check(self.facts)
-        self.algorithm.check(self.topology)
+        if self.unit == "party" and (self.records_per_person > 1 or self.people_span_parties):
+            raise InputError("unit: got 'party'; records_per_person and people_span_parties are for unit 'record'")
+        self.algorithm.check(self.topology, self.problem)
         _ = self.issued  # every hypothesis is checked here
-
-    # --- grants -----------------------------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def issued(self) -> tuple[list[Grant], np.ndarray]:
-        """The distinct grants, and which of them party i holds in round t: (n_rounds or 1, n_parties)."""
-        mechanism = self.algorithm.mechanism
-        places: dict[Any, int] = {}
-        grants: list[Grant] = []
-        n_rows = 1 if mechanism.constant_in_time else self.n_rounds
-        index = np.empty((n_rows, self.facts.n_parties), dtype=np.int32)
-        party_facts = [
-            PartyFacts.of(i, self.problem, self.facts, int(degree), self.adjacency, self.unit)
-            for i, degree in enumerate(self.topology.degrees)
-        ]
-        for t in range(n_rows):
-            for i, facts in enumerate(party_facts):
-                key = (mechanism.values(t, i), facts)
-                if key not in places:
-                    places[key] = len(grants)
-                    grants.append(mechanism.grant(t, i, self.problem, facts))
-                index[t, i] = places[key]
-        return grants, index
-
-    def grant_scales(self) -> Any:
-        """The scales of all grants as one pytree of arrays (n_rounds, n_parties), and the grant class."""
-        grants, index = self.issued
-        table = type(grants[0]).Scales(
-            *(np.asarray(column) for column in zip(*(g.scales for g in grants), strict=True))
-        )
-        rows = np.broadcast_to(index, (self.n_rounds, self.facts.n_parties))
-        return type(table)(*(column[rows] for column in table))
-
-    def as_grant(self, scales: Any) -> Grant:
-        """A grant around (traced) scales that were issued by this plan, as a party's step gets it."""
-        return jax.tree.unflatten(jax.tree.structure(self.issued[0][0]), list(scales))
 
     # --- privacy ----------------------------------------------------------------------------------------------------
 
-    def ledger(self, party: int) -> Ledger:
-        """What one record of this party pays over the whole run, equal rounds counted together."""
+    def ledger(self, party: int, *, observer: str | None = None, n_rounds: int | None = None) -> Ledger:
+        """What one record (or all, with unit "party") of this party pays over the run or its first `n_rounds`, equal
+        rounds counted together."""
+        seen_by = self.observer(observer)
         grants, index = self.issued
-        counts = Counter(index[:, party].tolist())
-        times = self.n_rounds if len(index) == 1 else 1
-        return [(grants[g].event, count * times) for g, count in counts.items()]  # type: ignore[misc]
+        rounds = np.broadcast_to(index[:, party], self.n_rounds)[:n_rounds]
+        if self.charged is not None:
+            rounds = rounds[self.charged[:n_rounds, party]]
+        selection = self.algorithm.selection
+        if isinstance(selection, Walk) and selection.secret:
+            rounds = rounds[: selection.most_visits]  # all alike: a secret walk takes constant noise only
+        used, counts = np.unique(rounds, return_counts=True)
+        facts, mechanism = self.party_facts(party), self.algorithm.mechanism
+        return [
+            (mechanism.seen_by(seen_by, grants[g].event, facts), int(count))  # type: ignore[arg-type]
+            for g, count in zip(used, counts, strict=True)
+        ]
 
     def observer(self, name: str | None = None) -> Observer:
         channel = self.algorithm.channel
@@ -141,48 +116,60 @@ class Plan:
         self, delta: float, *, observer: str | None = None, accountant: Accountant = "best"
     ) -> tuple[float, ...]:
         """The loss of each party's own records or people."""
-        self.observer(observer)
         check_delta(delta)
+        places, one_of_each = self._alike
         known: dict[Any, float] = {}
-        result = []
-        for party in range(self.facts.n_parties):
-            ledger = self.ledger(party)
+        losses = []
+        for party in one_of_each:
+            ledger = self.ledger(party, observer=observer)
             key = tuple(ledger)
             if key not in known:
                 known[key] = self._person_epsilon(ledger, delta, accountant)
-            result.append(known[key])
-        return tuple(result)
+            losses.append(known[key])
+        return tuple(np.asarray(losses)[places].tolist())
+
+    @functools.cached_property
+    def _alike(self) -> tuple[np.ndarray, list[int]]:
+        """Parties that certainly pay alike, as in `kinds`: of one kind, and charged in the same or as many rounds."""
+        kind, one_of_each = self.kinds
+        if self.charged is None:
+            return kind, one_of_each
+        constant = len(self.issued[1]) == 1
+        work = self.charged.sum(axis=0) if constant else np.arange(len(kind))
+        _, first, place = np.unique(np.column_stack([kind, work]), axis=0, return_index=True, return_inverse=True)
+        return place.ravel(), first.tolist()
 
     def epsilon(self, delta: float, *, observer: str | None = None, accountant: Accountant = "best") -> float:
         """The loss of the run: the worst party's, or all parties' together where a person may be at each of them."""
         if not self.people_span_parties:
             return max(self.party_epsilons(delta, observer=observer, accountant=accountant))
-        self.observer(observer)
         check_delta(delta)
-        return self._person_epsilon(self._spanning_ledger(), delta, accountant)
+        return self._person_epsilon(self._spanning_ledger(observer), delta, accountant)
 
-    def _spanning_ledger(self) -> Ledger:
+    def _spanning_ledger(self, observer: str | None = None) -> Ledger:
         """What somebody pays who has a record at every party."""
         total: Counter[Any] = Counter()
-        if self.algorithm.channel.aggregates:
-            # one noise covers the sum, and all parties' records move it together: ratios add, not their squares
-            grants, index = self.issued
-            for row in index:
-                ratios = [grants[g].event.gaussian_ratio for g in row]  # type: ignore[union-attr]
-                total[Gaussian(ratio=sum(ratios))] += self.n_rounds // len(index)  # type: ignore[arg-type]
-        else:
+        if not self.algorithm.channel.aggregates:
             for party in range(self.facts.n_parties):
-                for event, count in self.ledger(party):
+                for event, count in self.ledger(party, observer=observer):
                     total[event] += count
+            return list(total.items())
+        # one noise covers the sum, and all parties' records move it together: ratios add, not their squares
+        grants, index = self.issued
+        ratios = [grant.event.gaussian_ratio for grant in grants]  # type: ignore[union-attr]
+        if None in ratios:
+            raise PrivacyPreconditionError("people_span_parties: got True; a secret selection has no bound for that")
+        by_round = np.asarray(ratios, dtype=float)[index]
+        by_round = by_round if self.charged is None else by_round * self.charged
+        for ratio in by_round.sum(axis=1):
+            total[Gaussian(ratio=float(ratio))] += self.n_rounds // len(by_round)
         return list(total.items())
 
     def pure_epsilon(self) -> float:
         """The loss at delta = 0 for one person; infinite with Gaussian noise."""
         if self.people_span_parties:
             return self.records_per_person * accountants.pure_epsilon(self._spanning_ledger())
-        return self.records_per_person * max(
-            accountants.pure_epsilon(self.ledger(party)) for party in range(self.facts.n_parties)
-        )
+        return self.records_per_person * max(accountants.pure_epsilon(self.ledger(party)) for party in self._alike[1])
 
     def _person_epsilon(self, ledger: Ledger, delta: float, accountant: Accountant) -> float:
         def curve(d: float) -> float:
@@ -194,7 +181,9 @@ class Plan:
             grouped = min(grouped, self.records_per_person * accountants.pure_epsilon(ledger))
         return grouped
 
-    def calibrate(self, epsilon: float, delta: float) -> "Plan":
+    def calibrate(
+        self, epsilon: float, delta: float, *, observer: str | None = None, accountant: Accountant = "best"
+    ) -> "Plan":
         """The same plan with the least noise that keeps the loss at or under `epsilon`."""
         check_epsilon(epsilon)
         check_delta(delta)
@@ -204,7 +193,7 @@ class Plan:
             return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, mechanism=mechanism))  # type: ignore[type-var]
 
         def loss(log_factor: float) -> float:
-            return scaled(math.exp2(log_factor)).epsilon(delta)
+            return scaled(math.exp2(log_factor)).epsilon(delta, observer=observer, accountant=accountant)
 
         low, high = -1.0, 0.0
         while not loss(high) <= epsilon:
@@ -232,37 +221,7 @@ class Plan:
 
     @functools.cached_property
     def _flow_checked(self) -> bool:
-        algorithm, channel, problem = self.algorithm, self.algorithm.channel, self.problem.share(self.facts.n_parties)
-        n, d, p = max(self.facts.sizes), self.facts.n_features, self.problem.n_coefficients(self.facts)
-
-        def array(*shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(shape, jnp.float64)
-
-        def of_one_party(tree: Any) -> Any:
-            return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
-
-        def step(records: Any, private: Any, noise: Any, scales: Any, inbox: Any) -> Any:
-            grant = self.as_grant(scales)
-            if not channel.aggregates:
-                return algorithm.local(grant, problem, records, private, inbox, noise)[1]
-            one_share = jax.tree.map(lambda a: a[0], noise)
-            _, out = algorithm.local(grant, problem, records, private, inbox, one_share)
-            if not isinstance(out, Contribution):
-                return out
-            stacked = jax.tree.map(lambda a: as_issued(a, "contribution")[None], out)
-            return channel.aggregate(stacked, grant, noise)  # type: ignore[attr-defined]
-
-        with jax.enable_x64(True):
-            public, private = jax.eval_shape(lambda: algorithm.init(self.topology, p))
-            noise_shape = (1, p) if channel.aggregates else (p,)
-            check_flow(
-                step,
-                records=Records(array(n, d), array(n), array(n)),
-                private=of_one_party(private),
-                noise=unit_noise(array(*noise_shape), array(*noise_shape)),
-                scales=[array() for _ in jax.tree.leaves(self.issued[0][0])],
-                inbox=of_one_party(jax.eval_shape(lambda pub: algorithm.inbox(0.0, pub, self.topology), public)),
-            )
+        check_plan_flow(self)
         return True
 
     # --- identity ---------------------------------------------------------------------------------------------------

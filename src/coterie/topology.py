@@ -18,10 +18,14 @@ from coterie.serialise import serialisable
 @serialisable
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Parties 0..n_parties-1 and their edges (i < j, sorted, each once)."""
+    """Parties 0..n_parties-1 and their edges (i < j, sorted, each once).
+
+    `unrestricted` stands for no graph at all: anybody can be reached from anywhere, through a server or directly.
+    """
 
     n_parties: int
     edges: tuple[tuple[int, int], ...]
+    unrestricted: bool = False
 
     def __post_init__(self) -> None:
         if self.n_parties < 1:
@@ -31,6 +35,10 @@ class Topology:
         for i, j in edges:
             if i == j or not (i >= 0 and j < self.n_parties):
                 raise InputError(f"edges: got ({i}, {j}); two different parties of 0..{self.n_parties - 1} are needed")
+        if self.unrestricted:
+            if edges:
+                raise InputError(f"edges: got {len(edges)}; an unrestricted topology has none")
+            return
         components = [sorted(c) for c in nx.connected_components(self.graph)]
         if len(components) > 1:
             shown = "; ".join(_shorten(c) for c in components[:5])
@@ -47,6 +55,15 @@ class Topology:
     @functools.cached_property
     def degrees(self) -> np.ndarray:
         return np.bincount(np.asarray(self.edges, dtype=int).ravel(), minlength=self.n_parties)
+
+    @property
+    def everybody_reachable(self) -> bool:
+        """Every party can hand something to every other."""
+        return self.unrestricted or len(self.edges) == self.n_parties * (self.n_parties - 1) // 2
+
+    @functools.cached_property
+    def neighbours(self) -> list[list[int]]:
+        return [sorted(self.graph.neighbors(party)) for party in range(self.n_parties)]
 
     @functools.cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
@@ -80,11 +97,13 @@ def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
     """A topology from a name, edges, a networkx graph or a Topology; random graphs use the public `seed`."""
     if isinstance(graph, Topology):
         topology = graph
+    elif isinstance(graph, str) and graph == UNRESTRICTED:
+        topology = Topology(n_parties, (), unrestricted=True)
     elif isinstance(graph, str):
         if graph not in GRAPHS:
-            near = difflib.get_close_matches(graph, GRAPHS, n=1)
+            near = difflib.get_close_matches(graph, (*GRAPHS, UNRESTRICTED), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"topology: unknown name {graph!r}{hint} (names: {', '.join(GRAPHS)})")
+            raise InputError(f"topology: unknown name {graph!r}{hint} (names: {', '.join((*GRAPHS, UNRESTRICTED))})")
         topology = _from_networkx(GRAPHS[graph](n_parties, seed) if n_parties > 1 else nx.empty_graph(1))
     elif isinstance(graph, nx.Graph):
         topology = _from_networkx(graph)
@@ -147,6 +166,8 @@ def _watts_strogatz(n: int, seed: int) -> nx.Graph:
     """Four neighbours each, rewired with probability 0.3; complete where that is everybody."""
     return nx.complete_graph(n) if n <= 5 else nx.connected_watts_strogatz_graph(n, 4, 0.3, tries=1000, seed=seed)
 
+
+UNRESTRICTED = "unrestricted"
 
 GRAPHS: dict[str, Callable[[int, int], nx.Graph]] = {
     "ring": lambda n, _: nx.cycle_graph(n) if n > 2 else nx.path_graph(n),

@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coterie.algorithms.algorithm import Heard
 from coterie.errors import InputError
 from coterie.impairments import ImpairedTopology, Impairments
 from coterie.plan import Plan
 from coterie.privacy.accountants import Ledger
+from coterie.selection import All, participants
 from coterie.serialise import decode, encode
 
 RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
@@ -24,7 +26,8 @@ RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
 
 @dataclasses.dataclass(frozen=True)
 class Transcript:
-    """`releases` is (repeat, round, party, coefficient); aggregated channels release once a round (party axis 1).
+    """`releases` is (repeat, round, party, coefficient); aggregated channels and tokens release once a round (party
+    axis 1), and where only some parties work in a round they stand side by side, in the order of their numbers.
 
     Repeats are independent runs of one plan on the same data: for research. Publishing more than one costs each one's
     loss again.
@@ -63,12 +66,14 @@ class Transcript:
         """Run the public half of the algorithm over the releases."""
         algorithm, topology = self.plan.algorithm, self.plan.topology
         d = self.releases.shape[-1]
-        received = self.releases if not algorithm.channel.aggregates else self.releases[:, :, 0]
+        received: Any = self.releases if not algorithm.channel.aggregates else self.releases[:, :, 0]
+        who = self._who
 
         def one_repeat(received: jax.Array) -> Any:
             def body(public: Any, xs: Any) -> Any:
-                t, value, delivery = xs
+                t, value, delivery, who = xs
                 network: Any = topology if delivery is None else ImpairedTopology(topology, delivery)
+                value = value if who is None else Heard(who, value)
                 public = algorithm.combine(t, public, value, network)
                 return public, algorithm.model(public)
 
@@ -77,21 +82,31 @@ class Transcript:
             deliveries = None
             if self.impairments is not None:
                 deliveries = jax.tree.map(lambda a: a[: self.n_rounds], self._deliveries)
-            public, by_round = jax.lax.scan(body, public, (rounds, received, deliveries))
+            public, by_round = jax.lax.scan(body, public, (rounds, received, deliveries, who))
             return algorithm.models(public), algorithm.model(public), by_round
 
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_repeat))(received))
 
+    @property
+    def _who(self) -> np.ndarray | None:
+        """Who released what, where not everybody does; a secret walk's values do not tell."""
+        plan = self.plan
+        if plan.algorithm.channel.aggregates or isinstance(plan.algorithm.selection, All):
+            return None
+        if plan.participation is None:
+            return np.full((self.n_rounds, 1), plan.facts.n_parties)
+        return participants(plan.participation)[: self.n_rounds]
+
     def ledger(self, party: int) -> Ledger:
         """What a record of this party has paid for all that is in here: every repeat pays, and rounds that did not
         happen or were skipped cost nothing."""
+        repeats = self.releases.shape[0]
+        if self.impairments is None:
+            return [(event, count * repeats) for event, count in self.plan.ledger(party, n_rounds=self.n_rounds)]
         grants, index = self.plan.issued
         rounds = np.broadcast_to(index[:, party], self.plan.n_rounds)[: self.n_rounds]
-        if self.impairments is not None:
-            rounds = rounds[self._deliveries.speaks[: self.n_rounds, party]]
-        kinds, counts = np.unique(rounds, return_counts=True)
-        repeats = self.releases.shape[0]
+        kinds, counts = np.unique(rounds[self._deliveries.speaks[: self.n_rounds, party]], return_counts=True)
         return [(grants[g].event, int(count) * repeats) for g, count in zip(kinds, counts, strict=True)]
 
     @property
@@ -136,8 +151,10 @@ class Transcript:
             raise InputError(f"path: {str(path)!r} is no transcript ({type(error).__name__}: {error})") from None
         if plan.digest != digest:
             raise InputError(f"path: {str(path)!r} carries a plan that does not match its digest")
-        width = 1 if plan.algorithm.channel.aggregates else plan.facts.n_parties
-        fits = releases.ndim == 4 and releases.shape[2:] == (width, plan.problem.n_coefficients(plan.facts))
+        fits = releases.ndim == 4 and releases.shape[2:] == (
+            plan.release_width,
+            plan.problem.n_coefficients(plan.facts),
+        )
         if not fits or releases.shape[1] > plan.n_rounds or not np.issubdtype(releases.dtype, np.floating):
             raise InputError(f"path: {str(path)!r} has releases of shape {releases.shape}, which do not fit its plan")
         return cls(plan=plan, releases=releases, reproducible=reproducible, impairments=impairments)

@@ -7,8 +7,8 @@ import re
 import networkx as nx
 import pytest
 
-from coterie.algorithms import ALGORITHMS, EdgewiseADMM
-from coterie.channels import SecureSum
+from coterie.algorithms import ALGORITHMS, EdgewiseADMM, MemorylessWalk
+from coterie.channels import Curator, SecureSum
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.plan import Plan
@@ -21,13 +21,16 @@ from coterie.privacy.objective import (
     PenaltyPerturbation,
     SoloPerturbation,
 )
+from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.problems import L2, Logistic, Problem
+from coterie.selection import Sample, Walk
 from coterie.topology import make_topology
 
 FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(20, 30, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
 PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
 RING = make_topology("ring", 4)
 GAUSSIAN = {"noise_multiplier": 4.0}
+PROXIMAL = {"step": 0.1, "relaxation": 0.5, **GAUSSIAN}
 
 # a sensible setting of each algorithm
 EXAMPLES = {
@@ -42,6 +45,17 @@ EXAMPLES = {
     "one-release-average": lambda cls: cls(mechanism=SoloPerturbation(extra_l2=10.0, **GAUSSIAN)),
     "noisy-gradient-descent": lambda cls: cls(
         mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=SecureSum()
+    ),
+    "locally-noised-admm": lambda cls: cls(
+        mechanism=LocalNoise(**PROXIMAL), penalty=L2(1.0), selection=Sample(count=3, seed=0)
+    ),
+    "sum-noised-admm": lambda cls: cls(mechanism=SumNoise(**PROXIMAL), penalty=L2(1.0), channel=Curator()),
+    "broadcast-noised-admm": lambda cls: cls(
+        mechanism=BroadcastNoise(**PROXIMAL), penalty=L2(1.0), channel=SecureSum()
+    ),
+    "walk-admm": lambda cls: cls(mechanism=LocalNoise(**PROXIMAL), penalty=L2(1.0), selection=Walk(seed=0)),
+    "memoryless-walk": lambda cls: cls(
+        mechanism=WalkNoise(**PROXIMAL), penalty=L2(0.0), selection=Walk(seed=None, most_visits=4)
     ),
 }
 
@@ -67,9 +81,15 @@ WITH_PENALTY = those_with(lambda a: "penalty" in a.mechanism.schedules())
 WITH_DUAL_STEP = those_with(lambda a: hasattr(a, "dual_step"))
 
 
+def problem_for(algorithm, **changes):
+    """The algorithms that apply the penalty themselves must be told the same one."""
+    return dataclasses.replace(PROBLEM, **({"penalty": getattr(algorithm, "penalty", PROBLEM.penalty)} | changes))
+
+
 def make_plan(algorithm, **changes):
-    arguments = {"problem": PROBLEM, "topology": RING, "facts": FACTS, "rounds": 3, "adjacency": "replace-one"}
-    arguments |= changes
+    graph = "unrestricted" if isinstance(algorithm, MemorylessWalk) else RING
+    arguments = {"topology": graph, "facts": FACTS, "rounds": 3, "adjacency": "replace-one"}
+    arguments |= {"problem": problem_for(algorithm)} | changes
     problem, topology, facts = (arguments.pop(name) for name in ("problem", "topology", "facts"))
     return Plan.make(algorithm, problem, topology, facts, **arguments)
 
@@ -104,11 +124,12 @@ def test_every_setting_is_in_the_digest(algorithm):
         make_plan(algorithm, adjacency="zero-out"),
         make_plan(algorithm, records_per_person=2),
         make_plan(algorithm, people_span_parties=True),
-        make_plan(algorithm, problem=dataclasses.replace(PROBLEM, penalty=L2(1.0000000000000002))),
-        make_plan(algorithm, problem=dataclasses.replace(PROBLEM, class_weight=(1.0, 1.0))),
+        make_plan(algorithm, problem=problem_for(algorithm, class_weight=(1.0, 1.0))),
         make_plan(algorithm, facts=dataclasses.replace(FACTS, row_norm=0.5)),
         make_plan(algorithm, facts=dataclasses.replace(FACTS, sizes=(20, 30, 40, 51))),
     ]
+    if not hasattr(algorithm, "penalty"):
+        others.append(make_plan(algorithm, problem=dataclasses.replace(PROBLEM, penalty=L2(1.0000000000000002))))
     if not isinstance(algorithm, EdgewiseADMM):  # its penalties belong to one graph
         others.append(make_plan(algorithm, topology="complete"))
     if noised(plan):
@@ -142,7 +163,7 @@ def test_calibration_meets_its_target_from_below(algorithm):
 
 def test_adjacency_and_delta_cannot_be_forgotten(algorithm):
     with pytest.raises(TypeError, match="adjacency"):
-        Plan.make(algorithm, PROBLEM, RING, FACTS, rounds=3)
+        Plan.make(algorithm, problem_for(algorithm), RING, FACTS, rounds=3)
     with pytest.raises(TypeError, match="delta"):
         make_plan(algorithm).epsilon()
     with pytest.raises(TypeError, match="delta"):
@@ -165,11 +186,13 @@ def test_adjacency_and_delta_cannot_be_forgotten(algorithm):
         ({"topology": nx.path_graph(5)}, "topology: the graph has 5 nodes for 4 parties"),
         ({"topology": 3}, "topology: got a int;"),
         ({"facts": dataclasses.replace(FACTS, labels=None, label_bound=1.0)}, "labels: got None;"),
-        ({"problem": dataclasses.replace(PROBLEM, class_weight=(1.0,))}, "class_weight: 1 given for 2 labels;"),
+        ({"class_weight": (1.0,)}, "class_weight: 1 given for 2 labels;"),
     ],
     ids=lambda value: value.partition(";")[0] if isinstance(value, str) else next(iter(value)),
 )
 def test_bad_plans_are_refused_by_name_and_value(algorithm, changes, message):
+    if "class_weight" in changes:
+        changes = {"problem": problem_for(algorithm, **changes)}
     with pytest.raises(InputError, match="^" + re.escape(message)):
         make_plan(algorithm, **changes)
 
@@ -211,6 +234,22 @@ def test_bad_penalties_are_refused(algorithm, penalty):
     """The sentence must name the argument the caller wrote, and the value."""
     with pytest.raises(InputError, match=rf"^penalty: got .*{re.escape(str(penalty))}"):
         dataclasses.replace(algorithm.mechanism, penalty=penalty)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_graph_of_neighbours_is_asked_for_where_it_is_needed(name):
+    algorithm = EXAMPLES[name](ALGORITHMS[name])
+    if algorithm.needs_graph:
+        with pytest.raises(InputError, match=r"^(topology: got 'unrestricted'|edge_penalty: )"):
+            make_plan(algorithm, topology="unrestricted")
+    else:
+        assert make_plan(algorithm, topology="unrestricted").epsilon(1e-6) > 0
+
+
+@those_with(lambda a: hasattr(a, "penalty"))
+def test_a_penalty_that_is_not_the_problems_is_refused(algorithm):
+    with pytest.raises(InputError, match=r"^penalty: the algorithm has "):
+        make_plan(algorithm, problem=dataclasses.replace(PROBLEM, penalty=L2(7.0)))
 
 
 @WITH_DUAL_STEP

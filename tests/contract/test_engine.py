@@ -15,7 +15,7 @@ import coterie.problems.local
 from coterie.algorithms import ConsensusADMM, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.channels import Curator, SecureSum
 from coterie.data import Federation
-from coterie.engines.buckets import MOST_PADDING, make_buckets
+from coterie.engines.buckets import MOST_PADDING, group_by_size, make_buckets
 from coterie.engines.in_process import run
 from coterie.errors import InputError, LocalSolveError
 from coterie.plan import Plan
@@ -165,16 +165,16 @@ def test_without_a_noise_source_no_run_is_like_another(small, seeded_run):
 def test_no_bucket_pads_much_and_every_party_is_in_one():
     sizes = tuple(np.random.default_rng(0).integers(2, 500, size=60).tolist())
     federation = make_federation(sizes)
-    buckets = make_buckets(PROBLEM, federation.shards)
-    assert sorted(np.concatenate([bucket.parties for bucket in buckets]).tolist()) == list(range(60))
-    for bucket in buckets:
-        own = np.array(sizes)[bucket.parties]
-        assert bucket.records.X.shape[1] == own.max() <= MOST_PADDING * own.min()
+    groups, buckets = group_by_size(sizes), make_buckets(PROBLEM, federation.shards)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(60))
+    for group, records in zip(groups, buckets, strict=True):
+        own = np.array(sizes)[group]
+        assert records.X.shape[1] == own.max() <= MOST_PADDING * own.min()
         assert MOST_PADDING == 1.25
-        for row, party in enumerate(bucket.parties):
+        for row, party in enumerate(group):
             n = sizes[party]
-            np.testing.assert_array_equal(bucket.records.X[row, :n], federation.shards[party].X)
-            np.testing.assert_array_equal(bucket.records.weight[row], np.arange(own.max()) < n)
+            np.testing.assert_array_equal(records.X[row, :n], federation.shards[party].X)
+            np.testing.assert_array_equal(records.weight[row], np.arange(own.max()) < n)
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------
@@ -225,6 +225,7 @@ def test_ctrl_c_before_the_first_round_gives_an_empty_transcript(small):
 
 def test_a_step_that_misses_its_tolerance_stops_the_run(small, monkeypatch):
     federation, plan = small
+    plan = dataclasses.replace(plan, n_rounds=plan.n_rounds + 1)  # one that was not compiled yet
     monkeypatch.setattr(coterie.problems.local, "NEWTON_STEPS", 0)
     monkeypatch.setattr(coterie.problems.local, "GRADIENT_STEPS", 0)
     with pytest.raises(LocalSolveError, match=r"party '0' could not compute its step of round 0 .*budget"):

@@ -3,6 +3,13 @@
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.consensus import ConsensusADMM
 from coterie.algorithms.dual_perturbed import DualPerturbedADMM
+from coterie.algorithms.fixed_point import (
+    BroadcastNoisedADMM,
+    LocallyNoisedADMM,
+    MemorylessWalk,
+    SumNoisedADMM,
+    WalkADMM,
+)
 from coterie.algorithms.gradient import NoisyGradientDescent
 from coterie.algorithms.one_release import OneReleaseAverage
 from coterie.algorithms.penalty_perturbed import EdgewiseADMM, PenaltyPerturbedADMM
@@ -19,17 +26,27 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "recycled-admm": RecycledADMM,
     "one-release-average": OneReleaseAverage,
     "noisy-gradient-descent": NoisyGradientDescent,
+    "locally-noised-admm": LocallyNoisedADMM,
+    "sum-noised-admm": SumNoisedADMM,
+    "broadcast-noised-admm": BroadcastNoisedADMM,
+    "walk-admm": WalkADMM,
+    "memoryless-walk": MemorylessWalk,
 }
 
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "BroadcastNoisedADMM",
     "ConsensusADMM",
     "DualPerturbedADMM",
     "EdgewiseADMM",
+    "LocallyNoisedADMM",
+    "MemorylessWalk",
     "NoisyGradientDescent",
     "OneReleaseAverage",
     "PenaltyPerturbedADMM",
     "PrimalPerturbedADMM",
     "RecycledADMM",
+    "SumNoisedADMM",
+    "WalkADMM",
 ]

@@ -7,32 +7,54 @@ sees released values only, and is therefore post-processing by signature.
     combine(t, public, received, topology)          -> public
     models(public)                                  -> coefficients per party, (n_parties, d) or (1, d)
 
-`received` holds one released value per party (broadcast) or the one aggregate (curator, secure sum). `t` counts rounds
-from 0.0 and may be traced. Code is written for one repeat; engines add the repeat axis.
+`received` holds one released value per party (broadcast), or the one aggregate (curator, secure sum). Where not
+everybody works in every round (`selection`), a broadcast arrives as `Heard`. `t` counts rounds from 0.0 and may be
+traced. Code is written for one repeat; engines add the repeat axis. Private state is changed by grants only; `noise` is
+None where the channel adds it.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
-from coterie.channels import Channel
+from coterie.channels import Channel, SecureSum, Token
+from coterie.errors import InputError
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism
-from coterie.privacy.release import Contribution, Release, UnitNoise
+from coterie.privacy.release import Contribution, Release
 from coterie.problems.local import Records
 from coterie.problems.problem import Problem
+from coterie.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
 from coterie.topology import Topology
+
+
+class Heard(NamedTuple):
+    """What those who worked in a round released; unused places hold zeros from party n_parties, which is nobody."""
+
+    who: jax.Array  # (most who work in a round,)
+    values: jax.Array  # (most who work in a round, d)
 
 
 class Algorithm:
     mechanism: Mechanism
     channel: Channel
     citation: ClassVar[str]
+    selection: Selection = EVERYBODY_WORKS
+    needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
+    bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
+    absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
-    def check(self, topology: Topology) -> None:
-        """Refuse settings that do not fit the graph."""
+    def check(self, topology: Topology, problem: Problem) -> None:
+        """Refuse settings that do not fit the graph or the problem."""
         for name, schedule in self.mechanism.schedules().items():
             schedule.check_parties(name, topology.n_parties)
+        self.selection.check(topology)
+        check_selection(self.selection, self.channel, self.mechanism)
+        if self.needs_graph and topology.unrestricted and topology.n_parties > 1:
+            raise InputError(f"topology: got 'unrestricted'; {type(self).__name__} needs a graph of neighbours")
+        penalty = getattr(self, "penalty", problem.penalty)
+        if penalty != problem.penalty:
+            raise InputError(f"penalty: the algorithm has {penalty}, the problem {problem.penalty}; they must agree")
 
     def init(self, topology: Topology, d: int) -> tuple[Any, Any]:
         raise NotImplementedError
@@ -41,11 +63,11 @@ class Algorithm:
         raise NotImplementedError
 
     def local(
-        self, grant: Grant, problem: Problem, records: Records, private: Any, inbox: Any, noise: UnitNoise
+        self, grant: Grant, problem: Problem, records: Records, private: Any, inbox: Any, noise: Any
     ) -> tuple[Any, Release | Contribution]:
         raise NotImplementedError
 
-    def combine(self, t: Any, public: Any, received: jax.Array, topology: Topology) -> Any:
+    def combine(self, t: Any, public: Any, received: Any, topology: Topology) -> Any:
         raise NotImplementedError
 
     def models(self, public: Any) -> jax.Array:
@@ -54,3 +76,23 @@ class Algorithm:
     def model(self, public: Any) -> jax.Array:
         """The one model everybody ends with: the mean over parties, a function of released values."""
         return self.models(public).mean(axis=0)
+
+
+def check_selection(selection: Selection, channel: Channel, mechanism: Mechanism) -> None:
+    """Refuse selections that a channel cannot carry out, or under which a loss could not be stated."""
+    if isinstance(channel, Token) != isinstance(selection, Walk):
+        raise InputError(f"selection: got {selection}; a token channel needs a Walk, and a Walk a token channel")
+    if isinstance(channel, SecureSum) and not isinstance(selection, All) and not selection.secret:
+        raise InputError(
+            f"selection: got {selection}; a secure sum needs every party's share of the noise in every round: "
+            "use All, a secret Poisson, or a curator"
+        )
+    if not selection.secret:
+        return
+    if isinstance(selection, Poisson) and not channel.aggregates:
+        raise InputError(f"selection: got {selection}; on a {channel.name} channel everybody sees who works")
+    if isinstance(selection, Walk) and (selection.most_visits is None or not mechanism.constant_in_time):
+        raise InputError(
+            f"selection: got {selection}; a secret walk needs most_visits and a noise that stays the same, "
+            "or nothing bounds what a party pays"
+        )

@@ -14,13 +14,14 @@ them and nothing is hidden.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
+from coterie.algorithms.averaging import Averaging, check_averaging, running_average
 from coterie.channels import Broadcast
 from coterie.errors import InputError
 from coterie.privacy.grants import ArgminGrant
@@ -29,8 +30,6 @@ from coterie.privacy.objective import NoNoise
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 from coterie.topology import Topology
-
-Averaging = Literal["last", "uniform", "linear"]
 
 
 class GraphState(NamedTuple):
@@ -55,16 +54,15 @@ class GraphADMM(Algorithm):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dual_step", as_schedule("dual_step", self.dual_step))
-        if self.averaging not in get_args(Averaging):
-            raise InputError(f"averaging: got {self.averaging!r}; one of {', '.join(get_args(Averaging))} is needed")
+        check_averaging(self.averaging)
         if self.dual_step.per_party and not self.as_published:
             raise InputError(
                 f"dual_step: got {self.dual_step.start}; one number for all parties is needed "
                 "(steps that differ between parties move the limit to argmin sum_i O_i / dual_step_i)"
             )
 
-    def check(self, topology):
-        super().check(topology)
+    def check(self, topology, problem):
+        super().check(topology, problem)
         self.dual_step.check_parties("dual_step", topology.n_parties)
 
     def init(self, topology, d) -> tuple[Any, Any]:
@@ -83,7 +81,7 @@ class GraphADMM(Algorithm):
     def combine(self, t, public, received, topology) -> Any:
         heard = topology.hear(public.heard, public.f, received)
         dual = public.dual + self._dual_step(t) / 2 * gap(topology, heard)  # eq. (11)
-        return GraphState(received, heard, dual, self._averaged(t, public.average, received))
+        return GraphState(received, heard, dual, running_average(self.averaging, t, public.average, received))
 
     def models(self, public):
         return public.f if self.averaging == "last" else public.average
@@ -91,11 +89,6 @@ class GraphADMM(Algorithm):
     def _dual_step(self, t):
         step = self.dual_step(t)
         return step[:, None] if self.dual_step.per_party else step
-
-    def _averaged(self, t, average, value):
-        """Running average: weights 1, 1, 1, ... or 1, 2, 3, ... over rounds t = 0, 1, 2, ..."""
-        share = 1 / (t + 1) if self.averaging == "uniform" else 2 / (t + 2)
-        return average + share * (value - average)
 
 
 def heard_sum(topology: Topology, heard: jax.Array) -> jax.Array:

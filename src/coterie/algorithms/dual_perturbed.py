@@ -13,7 +13,8 @@ calibrates: to a loss alpha_p(t) per step with gamma noise, or by a multiplier w
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.consensus import Averaging, GraphADMM
+from coterie.algorithms.averaging import Averaging
+from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import DualPerturbation
 from coterie.schedules import Schedule
 from coterie.serialise import serialisable

@@ -21,6 +21,7 @@ from coterie.serialise import serialisable
 class OneReleaseAverage(Algorithm):
     mechanism: SoloPerturbation
     channel = Broadcast()
+    needs_graph: ClassVar[bool] = False
     citation: ClassVar[str] = "chaudhuri-monteleoni-sarwate-2011"
 
     def init(self, topology, d):

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from coterie.algorithms.consensus import Averaging, GraphADMM, heard_sum
+from coterie.algorithms.averaging import Averaging
+from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.schedules import Schedule, as_schedule
@@ -55,8 +56,8 @@ class EdgewiseADMM(PenaltyPerturbedADMM):
         mechanism = PenaltyPerturbation(penalty=Schedule(_mean_over_edges(topology, edge_penalty), ratio), **noise)
         return cls(mechanism=mechanism, dual_step=as_schedule("dual_step", dual_step), edge_penalty=edge_penalty)
 
-    def check(self, topology):
-        super().check(topology)
+    def check(self, topology, problem):
+        super().check(topology, problem)
         _check_one_per_edge(topology, self.edge_penalty)
         means = _mean_over_edges(topology, self.edge_penalty)
         if not np.allclose(self.mechanism.penalty.start, means, rtol=1e-12):

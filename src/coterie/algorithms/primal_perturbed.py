@@ -7,7 +7,8 @@ broadcast, not from what it knows: otherwise the un-noised value would leak thro
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.consensus import Averaging, GraphADMM
+from coterie.algorithms.averaging import Averaging
+from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import OutputPerturbation
 from coterie.schedules import Schedule
 from coterie.serialise import serialisable

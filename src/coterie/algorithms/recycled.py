@@ -33,7 +33,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.consensus import Averaging, GraphADMM, gap, heard_sum
+from coterie.algorithms.averaging import Averaging, running_average
+from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation
 from coterie.schedules import Schedule
@@ -80,7 +81,7 @@ class RecycledADMM(GraphADMM):
         slope = (self._dual_step(t) + penalty) * differences - penalty * pulls
         even = received - slope / (2 * penalty * degrees + self.recycle_weight)  # eq. (19)
         heard = topology.hear(public.heard, public.f, even)
-        average = self._averaged(t, public.average, received)
+        average = running_average(self.averaging, t, public.average, received)
         return RecycledState(received, even, heard, heard_odd, dual, average)
 
     def models(self, public):

@@ -1,6 +1,6 @@
 """Unequal parties on one device: parties of similar size are stacked, so nothing is padded to the largest party."""
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,27 +11,26 @@ from coterie.problems.problem import Problem
 MOST_PADDING = 1.25  # the largest party of a bucket over its smallest
 
 
-@dataclasses.dataclass(frozen=True)
-class Bucket:
-    parties: np.ndarray  # positions in the federation
-    records: Records  # arrays with a leading party axis
-
-
-def make_buckets(problem: Problem, shards: Any) -> list[Bucket]:
-    """Stack the shards; padding rows are zeros of weight 0."""
-    sizes = np.array([len(shard.y) for shard in shards])
-    order = np.argsort(sizes, kind="stable")
+def group_by_size(sizes: Sequence[int]) -> list[np.ndarray]:
+    """Parties of similar size, as ascending positions in the federation."""
+    by_size = np.asarray(sizes)
     groups: list[list[int]] = []
-    for party in order:
-        if not groups or sizes[party] > MOST_PADDING * sizes[groups[-1][0]]:
+    for party in np.argsort(by_size, kind="stable"):
+        if not groups or by_size[party] > MOST_PADDING * by_size[groups[-1][0]]:
             groups.append([])
         groups[-1].append(int(party))
-    return [_stack(problem, shards, group, int(sizes[group].max())) for group in groups]
+    return [np.sort(group) for group in groups]
 
 
-def _stack(problem: Problem, shards: Any, parties: list[int], n_rows: int) -> Bucket:
-    columns = zip(*(problem.records(shards[i]) for i in parties), strict=True)
-    return Bucket(np.array(parties), Records(*(_pad(column, n_rows) for column in columns)))
+def make_buckets(problem: Problem, shards: Any) -> list[Records]:
+    """The records of each group, arrays with a leading party axis; padding rows are zeros of weight 0."""
+    return [_stack(problem, [shards[i] for i in group]) for group in group_by_size([len(s.y) for s in shards])]
+
+
+def _stack(problem: Problem, shards: Sequence[Any]) -> Records:
+    columns = zip(*map(problem.records, shards), strict=True)
+    n_rows = max(len(shard.y) for shard in shards)
+    return Records(*(_pad(column, n_rows) for column in columns))
 
 
 def _pad(arrays: tuple[np.ndarray, ...], n_rows: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from coterie.errors import InputError, MissingExtraError
-from coterie.privacy.events import Event
+from coterie.privacy.events import Event, PoissonGaussian
 
 Ledger = Sequence[tuple[Event, int]]
 Accountant = Literal["best", "pure", "rdp", "gaussian", "pld"]
@@ -101,6 +101,11 @@ def pld_epsilon(ledger: Ledger, delta: float, grid: float = 1e-4) -> float:
             ratio = math.sqrt(count) * event.gaussian_ratio
             if ratio > 0:
                 total = total.compose(pld.from_gaussian_mechanism(1 / ratio, value_discretization_interval=grid))
+        elif isinstance(event, PoissonGaussian):
+            one = pld.from_gaussian_mechanism(
+                1 / event.ratio, value_discretization_interval=grid, sampling_prob=event.rate
+            )
+            total = total.compose(one.self_compose(count))
         elif math.isfinite(event.pure):
             pair = pld.from_privacy_parameters(_privacy_parameters(event.pure), value_discretization_interval=grid)
             total = total.compose(pair.self_compose(count))

@@ -11,7 +11,7 @@ import math
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import gammaln, log_ndtr
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.serialise import serialisable
@@ -72,6 +72,72 @@ class Gaussian(Event):
     @property
     def gaussian_ratio(self) -> float | None:
         return self.ratio
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class PoissonGaussian(Event):
+    """Gaussian noise on a sum that a party enters with chance `rate`, seen by nobody: zero-out adjacency.
+
+    For whole orders, E_Q (P/Q)^a = sum_k C(a, k) (1 - q)^(a-k) q^k exp(k (k-1) ratio^2 / 2), exactly; the other
+    direction is never larger (Mironov, Talwar and Zhang, 2019). (a - 1) D_a is convex in a and 0 at a = 1, so chords
+    between whole orders bound what lies between; beyond the largest one the loss without sampling is used.
+    """
+
+    ratio: float
+    rate: float
+
+    LARGEST_ORDER = 512
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        whole = np.arange(1, self.LARGEST_ORDER + 1, dtype=float)
+        between = np.interp(orders, whole, self._log_moments(whole))
+        plain = orders * self.ratio**2 / 2
+        curve = np.where(orders <= self.LARGEST_ORDER, between / (orders - 1), np.inf)
+        return np.tile(np.minimum(curve, plain), (2, 1))
+
+    def _log_moments(self, orders: np.ndarray) -> np.ndarray:
+        """ln E_Q (P/Q)^a."""
+        if self.rate == 1.0:
+            return orders * (orders - 1) * self.ratio**2 / 2
+        a, k = orders[:, None], np.arange(self.LARGEST_ORDER + 1, dtype=float)[None]
+        chosen = k <= a
+        left = np.where(chosen, a - k, 0.0)
+        log_choose = np.asarray(gammaln(a + 1) - gammaln(k + 1) - gammaln(left + 1), dtype=float)
+        terms = log_choose + left * math.log1p(-self.rate) + k * math.log(self.rate) + k * (k - 1) * self.ratio**2 / 2
+        largest = np.max(np.where(chosen, terms, -np.inf), axis=1)
+        total = np.sum(np.where(chosen, np.exp(np.minimum(terms - largest[:, None], 0.0)), 0.0), axis=1)
+        return np.maximum(largest + np.log(total), 0.0)
+
+    @property
+    def pure(self) -> float:
+        return 0.0 if self.ratio == 0 else math.inf
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class TokenWalk(Event):
+    """One visit of a memoryless walk over `n_parties`, against another party that sees the token at its own visits.
+
+    `ratio` = sensitivity / noise_std of the visit. Amplification by iteration over the steps until the walk is next at
+    the observer or back at the protected party gives 2 a ratio^2 ln(n/2) / (n - 2) while ratio sqrt(a (a - 1)) is at
+    most sqrt(2) (docs/guarantees.md); beyond that, and where it is smaller, the loss against everybody.
+    """
+
+    ratio: float
+    n_parties: int
+
+    def rdp(self, orders: np.ndarray) -> np.ndarray:
+        n, everybody = self.n_parties, orders * self.ratio**2 / 2
+        if n <= 2:
+            return np.tile(everybody, (2, 1))
+        amplified = 2 * orders * self.ratio**2 * math.log(n / 2) / (n - 2)
+        proved = self.ratio * np.sqrt(orders * (orders - 1)) <= math.sqrt(2)
+        return np.tile(np.where(proved, np.minimum(amplified, everybody), everybody), (2, 1))
+
+    @property
+    def pure(self) -> float:
+        return 0.0 if self.ratio == 0 else math.inf
 
 
 @serialisable

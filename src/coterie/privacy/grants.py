@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.privacy.events import Event
+from coterie.privacy.noise import Purpose
 from coterie.privacy.release import (
     Contribution,
     Release,
@@ -35,6 +36,7 @@ class Grant:
 
     __slots__ = ("event", "scales")
     Scales: ClassVar[type]
+    purposes: ClassVar[tuple[Purpose, ...]] = ("release",)  # the draws that a step uses
 
     def __init__(self, scales: Any, event: Event | None, seal: object = None) -> None:
         if seal is not _SEAL:
@@ -68,6 +70,7 @@ class ArgminGrant(Grant):
     """Objective perturbation: release the minimiser of a party's noised objective."""
 
     Scales = ArgminScales
+    purposes = ("release", "output")
 
     def argmin(
         self, problem: Problem, records: Records, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
@@ -102,6 +105,7 @@ class ArgminGrant(Grant):
 
 class SumScales(NamedTuple):
     noise_std: Any  # of the noise on the sum over all parties
+    clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
 
 
 class GradientSumGrant(Grant):
@@ -110,13 +114,16 @@ class GradientSumGrant(Grant):
     Scales = SumScales
 
     def gradient(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
-        """sum_n w_n grad loss(x_n . at, y_n), whose sensitivity is the loss's Lipschitz constant times the row norm."""
-        at = needs_public(at)
+        """sum_n w_n grad loss(x_n . at, y_n), each record's gradient clipped."""
+        at, clip = needs_public(at), as_issued(self.scales.clip, "scale")
         records = Records(*[as_issued(column, "records") for column in records])
         n_outputs = problem.loss.n_outputs
         slopes = problem.loss.slope(records.X @ (at if n_outputs == 1 else at.reshape(-1, n_outputs)), records.y)
-        weight = records.weight if n_outputs == 1 else records.weight[:, None]
-        return contribute((records.X.T @ (weight * slopes)).reshape(at.shape))
+        slopes = slopes.reshape(len(records.y), -1)
+        # a record's gradient is the outer product of its row and its slopes
+        norms = jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1)
+        weight = records.weight * jnp.where(norms > clip, clip / norms, 1.0)
+        return contribute((records.X.T @ (weight[:, None] * slopes)).reshape(at.shape))
 
     def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
         """For channels only: the noised sum over the leading axis of stacked contributions."""

@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.privacy.events import Adjacency, Gaussian
+from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
 from coterie.privacy.grants import GradientSumGrant, Grant, issue
 from coterie.privacy.noise import Law
+from coterie.privacy.observers import Observer
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
@@ -28,41 +29,77 @@ class PartyFacts:
     n_records: int
     degree: int
     record_weight: float  # largest weight of one record of this party
-    largest_weight: float  # the same, over all parties
+    extremes: tuple[tuple[int, float], ...]  # (n_records, record_weight) of the smallest and the largest party
     n_parties: int
     row_norm: float
     label_bound: float | None
     n_coefficients: int
     adjacency: Adjacency
     unit: Unit
+    secret_rate: float = 1.0  # chance of taking part in a round where nobody can see who does
 
     @classmethod
     def of(
-        cls, party: int, problem: Problem, facts: Facts, degree: int, adjacency: Adjacency, unit: Unit
+        cls,
+        party: int,
+        problem: Problem,
+        facts: Facts,
+        degree: int,
+        adjacency: Adjacency,
+        unit: Unit,
+        secret_rate: float = 1.0,
     ) -> "PartyFacts":
+        def weight(size: int) -> float:
+            return problem.largest_record_weight(size, facts)
+
         return cls(
             n_records=facts.sizes[party],
             degree=degree,
-            record_weight=problem.largest_record_weight(facts.sizes[party], facts),
-            largest_weight=problem.largest_record_weight(min(facts.sizes), facts),
+            record_weight=weight(facts.sizes[party]),
+            extremes=tuple((size, weight(size)) for size in sorted({facts.smallest, facts.largest})),
             n_parties=facts.n_parties,
             row_norm=facts.row_norm,
             label_bound=facts.label_bound,
             n_coefficients=problem.n_coefficients(facts),
             adjacency=adjacency,
             unit=unit,
+            secret_rate=secret_rate,
         )
 
-    def gradient_sensitivity(self, problem: Problem, weight: float) -> float:
-        """G: how far the gradient of the data term can move when one record changes."""
-        if self.unit != "record":
-            raise PrivacyPreconditionError(f"unit: got {self.unit!r}; this mechanism is proved for 'record' only")
+    @property
+    def changes(self) -> int:
+        """Replace-one takes something away and puts something in; zero-out only takes away."""
+        return 2 if self.adjacency == "replace-one" else 1
+
+    @property
+    def unit_weight(self) -> float:
+        """Largest weight of what is protected: one record, or all of the party's."""
+        return self.record_weight * (self.n_records if self.unit == "party" else 1)
+
+    @property
+    def extreme_parties(self) -> list["PartyFacts"]:
+        """The smallest and the largest party: every sensitivity here is monotone in the number of records."""
+        return [dataclasses.replace(self, n_records=size, record_weight=weight) for size, weight in self.extremes]
+
+    @property
+    def unit_is_whole_party(self) -> bool:
+        return self.unit == "party" or self.n_records == 1
+
+    def record_slope(self, problem: Problem, clip: float | None = None) -> float:
+        """The largest gradient of one record of weight 1."""
+        if clip is not None:
+            return clip
         if not math.isfinite(problem.loss.lipschitz):
             raise PrivacyPreconditionError(
                 f"loss: {type(problem.loss).__name__} has unbounded slopes; use Huber or another Lipschitz loss"
             )
-        changes = 2 if self.adjacency == "replace-one" else 1
-        return changes * weight * problem.loss.lipschitz * self.row_norm
+        return problem.loss.lipschitz * self.row_norm
+
+    def gradient_sensitivity(self, problem: Problem) -> float:
+        """G of one record: how far the gradient of the data term can move when it changes."""
+        if self.unit != "record":
+            raise PrivacyPreconditionError(f"unit: got {self.unit!r}; this mechanism is proved for 'record' only")
+        return self.changes * self.record_weight * self.record_slope(problem)
 
     def largest_gradient(self, problem: Problem) -> float:
         slope = problem.loss.lipschitz
@@ -83,6 +120,10 @@ class Mechanism:
         """The same mechanism with `factor` times as much noise."""
         raise InputError(f"mechanism: {type(self).__name__} has no noise that could be calibrated")
 
+    def seen_by(self, observer: Observer, event: Event, facts: PartyFacts) -> Event:
+        """What a release costs against this observer; the loss against everybody bounds it for anybody."""
+        return event
+
     def changed(self, **fields: Any) -> Any:
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]
 
@@ -99,15 +140,41 @@ class Mechanism:
         return all(schedule.constant_in_time for schedule in self.schedules().values())
 
 
+def sampled(event: Gaussian, facts: PartyFacts) -> Event:
+    """The event of a release in which a party takes part by a secret coin.
+
+    Zero-out of everything the party could put in: the release is then a mixture of a Gaussian and a shifted one,
+    however the shift depends on the past (docs/guarantees.md). Replace-one has no such theorem here.
+    """
+    if facts.secret_rate == 1.0:
+        return event
+    if facts.adjacency != "zero-out" or not facts.unit_is_whole_party:
+        raise PrivacyPreconditionError(
+            f"selection: secret, with adjacency={facts.adjacency!r} and unit={facts.unit!r} for {facts.n_records} "
+            "records a party; amplification is proved for zero-out of all that a party holds: give it a public seed"
+        )
+    return PoissonGaussian(ratio=event.ratio, rate=facts.secret_rate)
+
+
+def check_clip(clip: float | None) -> None:
+    if clip is not None and not (clip > 0 and math.isfinite(clip)):
+        raise InputError(f"clip: got {clip}; a positive finite number or None is needed")
+
+
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianGradient(Mechanism):
-    """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum."""
+    """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum.
+
+    `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs.
+    """
 
     noise_multiplier: Schedule
+    clip: float | None = None
     law = "gaussian"
 
     def __post_init__(self) -> None:
+        check_clip(self.clip)
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
         if self.noise_multiplier.per_party:
             raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
@@ -116,6 +183,8 @@ class GaussianGradient(Mechanism):
         return dataclasses.replace(self, noise_multiplier=self.noise_multiplier.times(factor))
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        noise_std = self.noise_multiplier.at(t, party) * facts.gradient_sensitivity(problem, facts.largest_weight)
-        own = facts.gradient_sensitivity(problem, facts.record_weight)
-        return issue(GradientSumGrant, Gaussian(ratio=own / noise_std), noise_std=noise_std)
+        slope = facts.changes * facts.record_slope(problem, self.clip)
+        largest = max(other.unit_weight for other in facts.extreme_parties)
+        noise_std = self.noise_multiplier.at(t, party) * slope * largest
+        event = sampled(Gaussian(ratio=slope * facts.unit_weight / noise_std), facts)
+        return issue(GradientSumGrant, event, noise_std=noise_std, clip=math.inf if self.clip is None else self.clip)

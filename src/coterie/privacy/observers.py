@@ -14,6 +14,8 @@ class Observer:
 EVERYBODY = Observer("everybody", "every release of every party in every round, and all public facts")
 AGGREGATES = Observer("aggregates", "the noised aggregate of every round, and all public facts")
 
+PEER = Observer("peer", "the token whenever it visits one party that is not the protected one, and all public facts")
+
 
 def check_observer(name: str, provided: tuple[Observer, ...], channel: str) -> Observer:
     """Refuse an observer the channel does not provide: a weaker one would understate, a stronger one has no bound."""

@@ -33,6 +33,7 @@ _release_p = _marker("coterie_release")  # what comes out is public
 _needs_public_p = _marker("coterie_needs_public")  # what goes in must already be public
 _as_issued_p = _marker("coterie_as_issued")  # what goes in must be what the plan or engine issued, untouched
 _contribute_p = _marker("coterie_contribute")  # what comes out is a contribution, bounded by its grant
+_keep_p = _marker("coterie_keep")  # what comes out is the state that a theorem lets a party carry on
 
 _private_call_p: Any = jex_core.Primitive("coterie_private_call")
 _private_call_p.multiple_results = True
@@ -114,12 +115,17 @@ def contribute(value: jax.Array) -> Contribution:
     return Contribution(_contribute_p.bind(value), _SEAL)
 
 
+def keep(value: jax.Array) -> jax.Array:
+    """For grants only: mark the private state that the grant's theorem lets the party carry into the next round."""
+    return _keep_p.bind(value)
+
+
 def needs_public(value: jax.Array) -> jax.Array:
     """Mark an argument that a theorem takes as public; `check_flow` refuses data there."""
     return _needs_public_p.bind(value)
 
 
-Origin = Literal["scale", "noise", "records", "contribution", "release"]
+Origin = Literal["scale", "noise", "records", "state", "contribution", "release"]
 
 
 def as_issued(value: Any, origin: Origin) -> jax.Array:
@@ -140,30 +146,37 @@ _DERIVED_SECRET, _DERIVED_PUBLIC = Label(True), Label(False)
 def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: Any, scales: Any, inbox: Any) -> None:
     """Refuse a `step(records, private, noise, scales, inbox)` whose result could carry data past the release door.
 
-    The result must be a Release. Records, private state and noise are secret; the scales of the grant and the noise
-    must reach the mechanism exactly as they were handed in.
+    The result must be (private state, Release). Records, private state and noise are secret; the scales of the grant
+    and the noise must reach the mechanism exactly as they were handed in, and so must the state, which only a grant
+    may change: its theorem bounds how far two neighbouring states can drift apart.
     """
     groups = {"records": records, "private": private, "noise": noise, "scales": scales, "inbox": inbox}
-    out = jax.eval_shape(step, *groups.values())
+    kept, out = jax.eval_shape(step, *groups.values())
     if not isinstance(out, Release):
         raise LeakError(f"a party's step must end in a Release, got {type(out).__name__}")
-    closed = jax.make_jaxpr(lambda *args: step(*args).value)(*groups.values())
+    if jax.tree.structure(kept) != jax.tree.structure(private):
+        raise LeakError("a party's step must hand back private state of the kind it was given")
+    closed = jax.make_jaxpr(lambda *args: [*jax.tree.leaves((result := step(*args))[0]), result[1].value])(
+        *groups.values()
+    )
     if any(getattr(const, "size", 1) > 1 for const in closed.consts):
         raise LeakError("a party's step must not close over arrays: pass them as arguments")
     if closed.effects:
         raise LeakError("a party's step must have no side effects (print, callback, ...)")
     kinds = {
         "records": Label(True, "records"),
-        "private": Label(True),
+        "private": Label(True, "state"),
         "noise": Label(True, "noise"),
         "scales": Label(False, "scale"),
         "inbox": Label(False),
     }
     labels = [kinds[name] for name, tree in groups.items() for _ in jax.tree.leaves(tree)]
-    out_labels = _flow(closed.jaxpr, labels)
-    if any(label.secret for label in out_labels):
+    *state_labels, released = _flow(closed.jaxpr, labels)
+    if released.secret:
         raise LeakError("the released value does not pass the release door: data could reach it without noise")
-    if _count_releases(closed.jaxpr) != 1 or any(label.origin != "release" for label in out_labels):
+    if any(label.origin != "state" for label in state_labels):
+        raise LeakError("private state was changed by something else than its grant: nothing bounds what it carries on")
+    if _count_releases(closed.jaxpr) != 1 or released.origin != "release":
         raise LeakError("a step releases once and returns that release as it is: its grant pays for one")
 
 
@@ -199,6 +212,8 @@ def _equation_flow(eqn: Any, inputs: list[Label]) -> list[Label]:
         return [Label(False, "release")]
     if eqn.primitive is _contribute_p:
         return [Label(True, "contribution")]
+    if eqn.primitive is _keep_p:
+        return [Label(True, "state")]
     if eqn.primitive is _private_call_p:
         return [_DERIVED_SECRET] * len(eqn.outvars)
     if eqn.primitive is _needs_public_p and inputs[0].secret:

@@ -56,7 +56,7 @@ class Step:
     @property
     def sensitivity(self) -> float:
         """G."""
-        return self.facts.gradient_sensitivity(self.problem, self.facts.record_weight)
+        return self.facts.gradient_sensitivity(self.problem)
 
     @property
     def jacobian(self) -> float:

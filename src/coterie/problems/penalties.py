@@ -34,6 +34,11 @@ class Penalty:
     def scaled(self, share: float) -> "Penalty":
         raise NotImplementedError
 
+    def whole_prox(self, v: jax.Array, step: jax.Array) -> jax.Array:
+        """argmin_f value(f) + |f - v|^2 / (2 step): the l2 term shrinks v and the step alike."""
+        shrink = 1 / (1 + step * self.l2)
+        return self.prox(shrink * v, shrink * step)
+
     def value(self, f: jax.Array) -> jax.Array:
         return 0.5 * self.l2 * jnp.sum(f * f) + self.rest(f)
 

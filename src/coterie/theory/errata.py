@@ -7,12 +7,14 @@ import difflib
 from collections.abc import Callable, Iterable
 
 from coterie.errors import InputError
-from coterie.theory import errata_limits, errata_privacy
+from coterie.theory import errata_fixed_point as fixed_point
+from coterie.theory import errata_fixed_point_limits as fixed_point_limits
+from coterie.theory import errata_limits, errata_privacy, errata_walk
 from coterie.theory.errata_entry import Erratum, Verdict
 
 __all__ = ["ERRATA", "Erratum", "Verdict", "compute"]
 
-# in the order of their names
+# by letter and number
 ERRATA: dict[str, Callable[[], Erratum]] = {
     "A1": errata_privacy.dual_noise_at_twice_the_rate,
     "A2": errata_privacy.loss_grows_with_iterations,
@@ -24,6 +26,17 @@ ERRATA: dict[str, Callable[[], Erratum]] = {
     "C1": errata_limits.recycled_penalties_by_party,
     "C3": errata_privacy.even_iterations_are_free,
     "C4": errata_privacy.recycled_has_slack,
+    "D1": fixed_point_limits.utility_of_noisy_iterations,
+    "D4": fixed_point.general_admm_with_small_matrix,
+    "D5": fixed_point.centralised_prox_without_n,
+    "D7": fixed_point.central_loss_of_sampled_parties,
+    "D8": fixed_point.secure_sum_of_all,
+    "D9": fixed_point.stored_noise_comes_back,
+    "D10": fixed_point.update_from_hidden_state,
+    "D11": errata_walk.network_loss_of_the_walk,
+    "D12": fixed_point_limits.model_in_place_of_accumulator,
+    "D13": fixed_point_limits.lasso_with_two_step_sizes,
+    "D15": fixed_point.the_papers_experiment,
 }
 
 

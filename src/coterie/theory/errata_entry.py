@@ -11,6 +11,7 @@ Verdict = Literal["false", "loose", "true", "unproved"]
 DVP = "Zhang & Zhu 2016"
 PP = "Zhang et al. 2018"
 MR = "Zhang et al. 2019"
+FP = "Cyffers et al. 2023"
 
 ROUNDING = 1e-9  # relative; numbers near 1 are compared to this
 _SMALLEST = 1e-12  # and numbers near 0 to this

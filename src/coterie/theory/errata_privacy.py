@@ -208,7 +208,7 @@ def _party(plan: Plan) -> PartyFacts:
 
 
 def _sensitivity(plan: Plan) -> float:
-    return _party(plan).gradient_sensitivity(plan.problem, _party(plan).record_weight)
+    return _party(plan).gradient_sensitivity(plan.problem)
 
 
 def _scales(plan: Plan, t: int) -> Any:

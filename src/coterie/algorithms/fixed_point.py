@@ -1,0 +1,207 @@
+"""Private ADMM as a noisy fixed-point iteration: Cyffers, Bellet & Basu (2023).
+
+    u_i, x_i   state and own solution of party i          gamma   `mechanism.step`
+    z          the model, prox of the penalty at z_hat     lambda  `mechanism.relaxation`
+
+    z_hat = mean_i u_i,   z = prox_{(gamma/n) penalty}(z_hat)                       eq. (8)
+    x_i   = prox_{gamma f_i}(2 z - u_i)                                             eq. (9)
+    u_i  += 2 lambda (x_i - z)                                                      eq. (10), noise apart
+
+for  min sum_i f_i(x) + penalty(x).  z_hat is an accumulator of its own: the paper's listings of the federated and the
+decentralised algorithm restart it from z, which has the wrong limit wherever there is a penalty. The algorithms differ
+in where the noise enters (`privacy.proximal`) and in who works when (`selection`); nobody ever returns an x_i.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.algorithms.algorithm import Algorithm, Heard
+from coterie.algorithms.averaging import Averaging, check_averaging, running_average
+from coterie.channels import Broadcast, Curator, SecureSum, Token
+from coterie.errors import InputError
+from coterie.privacy.proximal import BroadcastNoise, LocalNoise, ProximalMechanism, SumNoise, WalkNoise
+from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
+from coterie.problems.penalties import Penalty
+from coterie.selection import EVERYBODY_WORKS, Selection, Walk
+from coterie.serialise import serialisable
+
+
+class CentreState(NamedTuple):
+    z_hat: jax.Array  # (d,)
+    average: jax.Array  # (d,) of z over rounds, or z itself
+
+
+class LocalState(NamedTuple):
+    u: jax.Array  # (n_parties, d): sums of releases, so everybody may know them
+    centre: CentreState
+
+
+class FixedPointADMM(Algorithm):
+    mechanism: ProximalMechanism
+    penalty: Penalty
+    averaging: Averaging
+    needs_graph: ClassVar[bool] = False
+    bears_impairments: ClassVar[bool] = False
+    citation: ClassVar[str] = "cyffers-bellet-basu-2023"
+
+    def __post_init__(self) -> None:
+        check_averaging(self.averaging)
+
+    def _centre(self, z_hat, n_parties):
+        """z; an l2 that the parties carry is no longer in the coordinator's penalty."""
+        own = dataclasses.replace(self.penalty, l2=0.0) if self.mechanism.spread_l2 else self.penalty  # type: ignore[call-arg]
+        return own.whole_prox(z_hat, self.mechanism.step / n_parties)
+
+    def _start(self, topology, d) -> CentreState:
+        zeros = jnp.zeros(d)
+        return CentreState(zeros, self._centre(zeros, topology.n_parties))
+
+    def _moved(self, t, centre: CentreState, z_hat, n_parties) -> CentreState:
+        z = self._centre(z_hat, n_parties)
+        return CentreState(z_hat, running_average(self.averaging, t, centre.average, z))
+
+
+class _NoisyStates(FixedPointADMM):
+    """M1: every party noises its own moves, so it may send them to anybody, and its state is what it has sent."""
+
+    def init(self, topology, d) -> tuple[Any, Any]:
+        return LocalState(jnp.zeros((topology.n_parties, d)), self._start(topology, d)), ()
+
+    def inbox(self, t, public, topology):
+        z = self._centre(public.centre.z_hat, topology.n_parties)
+        return jnp.broadcast_to(z, public.u.shape), public.u
+
+    def local(self, grant: MoveGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+        z, u = inbox
+        return private, grant.noised_move(problem, records, noise, centre=z, state=u)
+
+    def combine(self, t, public, received, topology):
+        who, moves = received if isinstance(received, Heard) else (np.arange(topology.n_parties), received)
+        moves = 2 * self.mechanism.relaxation * moves
+        z_hat = public.centre.z_hat + moves.sum(axis=0) / topology.n_parties
+        u = public.u.at[who].add(moves, mode="drop")
+        return LocalState(u, self._moved(t, public.centre, z_hat, topology.n_parties))
+
+    def models(self, public):
+        return public.centre.average[None]
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocallyNoisedADMM(_NoisyStates):
+    """M1 with everybody at work in every round (the paper's Algorithm 2) or a sample of the parties (Algorithm 3)."""
+
+    mechanism: LocalNoise
+    penalty: Penalty
+    selection: Selection = EVERYBODY_WORKS
+    averaging: Averaging = "last"
+    channel: ClassVar[Broadcast] = Broadcast()
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WalkADMM(_NoisyStates):
+    """M1 with a token that carries z_hat and walks over the graph: the paper's Algorithm 4."""
+
+    mechanism: LocalNoise
+    penalty: Penalty
+    selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
+    averaging: Averaging = "last"
+    channel: ClassVar[Token] = Token()
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemorylessWalk(FixedPointADMM):
+    """A token that walks while nobody remembers anything: every visit starts from u = z, without a penalty.
+
+    It goes to a neighbourhood of the minimum of the sum of the parties' Moreau envelopes, not of their losses. In
+    return a party that sees the token only when it holds it learns less than everybody would (`observer="peer"`).
+    """
+
+    mechanism: WalkNoise
+    penalty: Penalty
+    selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
+    averaging: Averaging = "last"
+    channel: ClassVar[Token] = Token()
+
+    def check(self, topology, problem):
+        super().check(topology, problem)
+        if not self.penalty.smooth or self.penalty.l2 > 0:
+            raise InputError(f"penalty: got {self.penalty}; a walk without memory takes none, L2(0)")
+        if not topology.everybody_reachable:
+            raise InputError("topology: a walk without memory is proved for 'unrestricted' or 'complete'")
+        if not self.selection.secret:
+            raise InputError(f"selection: got {self.selection}; a walk that everybody can repeat hides nothing")
+
+    def init(self, topology, d) -> tuple[Any, Any]:
+        return self._start(topology, d), ()
+
+    def inbox(self, t, public, topology):
+        return jnp.broadcast_to(public.z_hat, (topology.n_parties, *public.z_hat.shape))
+
+    def local(self, grant: MoveGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+        return private, grant.noised_move(problem, records, noise, centre=inbox, state=inbox)
+
+    def combine(self, t, public, received, topology):
+        move = 2 * self.mechanism.relaxation * received.values[0]
+        return self._moved(t, public, public.z_hat + move / topology.n_parties, topology.n_parties)
+
+    def models(self, public):
+        return public.average[None]
+
+
+class _CleanStates(FixedPointADMM):
+    """The states stay with the parties, without noise; a curator or a secure sum noises what leaves them."""
+
+    def init(self, topology, d) -> tuple[Any, Any]:
+        return self._start(topology, d), jnp.zeros((topology.n_parties, d))
+
+    def inbox(self, t, public, topology):
+        z = self._centre(public.z_hat, topology.n_parties)
+        return jnp.broadcast_to(z, (topology.n_parties, *z.shape))
+
+    def models(self, public):
+        return public.average[None]
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SumNoisedADMM(_CleanStates):
+    """M2: the sum of the moves is noised and accumulated."""
+
+    mechanism: SumNoise
+    penalty: Penalty
+    channel: Curator | SecureSum
+    selection: Selection = EVERYBODY_WORKS
+    averaging: Averaging = "last"
+
+    def local(self, grant: SumMoveGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+        return grant.move(problem, records, centre=inbox, state=private)
+
+    def combine(self, t, public, received, topology):
+        return self._moved(t, public, public.z_hat + received / topology.n_parties, topology.n_parties)
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BroadcastNoisedADMM(_CleanStates):
+    """M3: the mean of the states is noised before it becomes the next z. The best of the family where a curator or a
+    secure sum can be had."""
+
+    mechanism: BroadcastNoise
+    penalty: Penalty
+    channel: Curator | SecureSum
+    selection: Selection = EVERYBODY_WORKS
+    averaging: Averaging = "last"
+    absent_stays: ClassVar[bool] = True
+
+    def local(self, grant: StateGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+        return grant.advance(problem, records, centre=inbox, state=private)
+
+    def combine(self, t, public, received, topology):
+        return self._moved(t, public, received / topology.n_parties, topology.n_parties)

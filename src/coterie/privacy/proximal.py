@@ -1,0 +1,248 @@
+"""Mechanisms of the fixed-point family: private ADMM as noisy fixed-point iterations (Cyffers, Bellet & Basu, 2023).
+
+With x = prox_{step f}(2z - u) and u+ = u + 2 relaxation (x - z), they differ in what is noised, and so in what pays
+(`prox_step` has the lengths):
+
+    LocalNoise      M1  every move x - z, by its own party          one step
+    SumNoise        M2  the sum of 2 relaxation (x - z)             2 relaxation (one step + state)
+    BroadcastNoise  M3  the sum of the states, before it is used    state
+"""
+
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportIncompatibleVariableOverride=false
+
+import dataclasses
+import math
+
+from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.privacy.events import Event, Gaussian, TokenWalk
+from coterie.privacy.grants import Grant, issue
+from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, sampled
+from coterie.privacy.observers import PEER, Observer
+from coterie.privacy.prox_step import ProxStep
+from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
+from coterie.problems.problem import Problem
+from coterie.schedules import Schedule, as_schedule
+from coterie.serialise import serialisable
+
+
+class ProximalMechanism(Mechanism):
+    """`step` is the paper's gamma, `relaxation` its lambda. With `spread_l2` every party carries its share of the
+    penalty's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds it all."""
+
+    step: float
+    relaxation: float
+    noise_multiplier: Schedule
+    clip: float | None
+    spread_l2: bool
+    law = "gaussian"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
+        check_clip(self.clip)
+        if not (self.step > 0 and math.isfinite(self.step)):
+            raise InputError(f"step: got {self.step}; a positive finite number is needed")
+        if not 0 < self.relaxation <= 1:
+            raise InputError(f"relaxation: got {self.relaxation}; a number in (0, 1] is needed")
+
+    def with_noise(self, factor: float) -> Mechanism:
+        return self.changed(noise_multiplier=self.noise_multiplier.times(factor))
+
+    def _prox(self, problem: Problem, facts: PartyFacts, slope: float, *, clipped: bool = False) -> ProxStep:
+        l2 = problem.penalty.l2 / facts.n_parties if self.spread_l2 else 0.0
+        return ProxStep(problem, facts, self.step, self.relaxation, l2, slope, clipped)
+
+    def _issue(
+        self,
+        cls: type,
+        prox: ProxStep,
+        event: Event,
+        *,
+        radius: float,
+        noise_std: float,
+        tolerance: float,
+        strict: bool,
+    ) -> Grant:
+        return issue(
+            cls,
+            event,
+            curvature=1 / self.step,
+            l2=prox.l2,
+            relaxation=self.relaxation,
+            radius=radius,
+            noise_std=noise_std,
+            tolerance=tolerance,
+            strict=strict,
+        )
+
+    def _clipped_prox(self, problem: Problem, facts: PartyFacts) -> ProxStep:
+        """Where the move is clipped the slope only sets the solver's tolerance: one that would move by the radius."""
+        assert self.clip is not None
+        slope = self.clip / (self.step * facts.n_records * facts.record_weight)
+        return self._prox(problem, facts, slope, clipped=True)
+
+    def _clipped_change(self, facts: PartyFacts) -> float:
+        """How far a clipped move can change: to and fro across the ball, or to its centre when a party drops out."""
+        assert self.clip is not None
+        return self.clip * (facts.changes if facts.unit_is_whole_party else 2)
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalNoise(ProximalMechanism):
+    """M1: every move is noised by its own party, and the noise stays in the state.
+
+    Its standard deviation is multiplier * sensitivity; the paper's eta has twice that. `clip` bounds x - z.
+    """
+
+    step: float
+    relaxation: float
+    noise_multiplier: Schedule
+    clip: float | None = None
+    spread_l2: bool = False
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        if facts.secret_rate < 1.0:
+            raise PrivacyPreconditionError("selection: secret, but every message is seen, and so is who sends it")
+        multiplier = self.noise_multiplier.at(t, party)
+        if self.clip is not None:
+            prox = self._clipped_prox(problem, facts)
+            tolerance, change, strict = prox.tolerance(0.0), self._clipped_change(facts), False
+        else:
+            prox = self._prox(problem, facts, facts.record_slope(problem))
+            tolerance = prox.tolerance(multiplier * prox.change)
+            change, strict = prox.change + 2 * tolerance * self.step / prox.stretch, True
+        return self._issue(
+            MoveGrant,
+            prox,
+            Gaussian(ratio=1 / multiplier),
+            radius=math.inf if self.clip is None else self.clip,
+            noise_std=multiplier * change,
+            tolerance=tolerance,
+            strict=strict,
+        )
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WalkNoise(LocalNoise):
+    """M1 on a token, whose walk another party sees only at its own visits: cheaper against such a party.
+
+    The proof needs every step to shrink distances, which a clipped one need not do.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None:
+            raise PrivacyPreconditionError(
+                f"clip: got {self.clip}; a walk without memory is proved for Lipschitz losses"
+            )
+
+    def seen_by(self, observer: Observer, event: Event, facts: PartyFacts) -> Event:
+        if observer != PEER:
+            return event
+        assert isinstance(event, Gaussian)
+        return TokenWalk(ratio=event.ratio, n_parties=facts.n_parties)
+
+
+class _SumMechanism(ProximalMechanism):
+    """One noise covers the sum over all parties, so it is sized by the party whose part can change most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_multiplier.per_party:
+            raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        raise NotImplementedError
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SumNoise(_SumMechanism):
+    """M2: the sum of the moves is noised, the states stay clean. `clip` bounds x - z.
+
+    Without `clip` the relaxation must be at most (1 + step l2)/2: a larger one lets hidden states overshoot.
+    """
+
+    step: float
+    relaxation: float
+    noise_multiplier: Schedule
+    clip: float | None = None
+    spread_l2: bool = False
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        if self.clip is not None:
+            prox, strict = self._clipped_prox(problem, facts), False
+            own, *others = (
+                2 * self.relaxation * self._clipped_change(each) for each in (facts, *facts.extreme_parties)
+            )
+        else:
+            prox, strict = self._prox(problem, facts, facts.record_slope(problem)), True
+            own, *others = (self._unclipped(problem, each) for each in (facts, *facts.extreme_parties))
+        tolerance = prox.tolerance(0.0)
+        noise_std = self.noise_multiplier.at(t, party) * max(others)
+        return self._issue(
+            SumMoveGrant,
+            prox,
+            sampled(Gaussian(ratio=own / noise_std), facts),
+            radius=math.inf if self.clip is None else self.clip,
+            noise_std=noise_std,
+            tolerance=tolerance,
+            strict=strict,
+        )
+
+    def _unclipped(self, problem: Problem, facts: PartyFacts) -> float:
+        """Sensitivity of a party's part of the sum."""
+        prox = self._prox(problem, facts, facts.record_slope(problem))
+        if 2 * self.relaxation > prox.stretch:
+            raise PrivacyPreconditionError(
+                f"relaxation: got {self.relaxation}; at most {prox.stretch / 2} is needed without clip: hidden states "
+                "overshoot beyond it"
+            )
+        if facts.secret_rate < 1.0:
+            raise PrivacyPreconditionError("selection: secret; amplification is proved for a clipped sum only")
+        tolerance = prox.tolerance(0.0)
+        error = 2 * tolerance * self.step / prox.stretch
+        distance, _ = prox.state_distance(tolerance)
+        # the state is off by the solver's error too: this time nothing clips it
+        return 2 * self.relaxation * (distance / prox.stretch + prox.change + 2 * error)
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BroadcastNoise(_SumMechanism):
+    """M3: the sum of the states is noised before it becomes the next centre, the states stay clean.
+
+    `clip` is the largest gradient that counts per record (of weight 1), for losses with unbounded slopes. The party's
+    gradient is clipped as a whole: with many records in a party, each is protected as the whole party is.
+    """
+
+    step: float
+    relaxation: float
+    noise_multiplier: Schedule
+    clip: float | None = None
+    spread_l2: bool = False
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        if facts.secret_rate < 1.0:
+            raise PrivacyPreconditionError(
+                "selection: secret, but states that are broadcast gain nothing from it: give it a public seed"
+            )
+        slope, clipped = facts.record_slope(problem, self.clip), self.clip is not None
+        own, *others = (self._prox(problem, each, slope, clipped=clipped) for each in (facts, *facts.extreme_parties))
+        tolerance = own.tolerance(0.0)
+        distance, strict = own.state_distance(tolerance)
+        largest = max(each.state_distance(each.tolerance(0.0))[0] for each in others)
+        noise_std = self.noise_multiplier.at(t, party) * largest
+        return self._issue(
+            StateGrant,
+            own,
+            Gaussian(ratio=distance / noise_std),
+            radius=own.reach,
+            noise_std=noise_std,
+            tolerance=tolerance,
+            strict=strict,
+        )

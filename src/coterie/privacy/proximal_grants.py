@@ -1,0 +1,148 @@
+"""Grants of the fixed-point family: one proximal step around a public centre, and where its noise goes.
+
+With centre z, state u and v = 2z - u, every step computes x = prox_{step f}(v) for the party's own f and moves
+u+ = u + 2 relaxation (x - z). The three grants differ in what is noised (mechanisms and prices in `proximal`):
+
+    MoveGrant      the move x - z, so that the state is a function of releases and nothing is hidden
+    SumMoveGrant   the sum of all parties' moves; states stay clean and private
+    StateGrant     the sum of all parties' states; states stay clean and private
+"""
+
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from coterie.privacy.grants import Grant
+from coterie.privacy.release import (
+    Contribution,
+    Release,
+    UnitNoise,
+    as_issued,
+    contribute,
+    keep,
+    needs_public,
+    private_call,
+    seal,
+)
+from coterie.problems.local import Records, lies_on_a_line, minimise
+from coterie.problems.losses import Loss
+from coterie.problems.one_record import slope_at_minimum
+from coterie.problems.penalties import L2
+from coterie.problems.problem import Problem
+
+
+class ProxScales(NamedTuple):
+    curvature: Any  # 1/step
+    l2: Any  # weight of |x|^2 / 2 that the party carries inside its f
+    relaxation: Any
+    radius: Any  # to which the move, or the gradient part, is clipped; infinite: not at all
+    noise_std: Any  # of the noise on the release, or on the sum over all parties
+    tolerance: Any  # absolute bound on the gradient at which the solver stops
+    strict: Any  # 1 where the price relies on the tolerance, 0 where clipping makes it moot
+
+
+class _ProxGrant(Grant):
+    Scales = ProxScales
+
+    def _issued(self) -> ProxScales:
+        return ProxScales(*[as_issued(s, "scale") for s in self.scales])
+
+    def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
+        """For channels only: the noised sum over the leading axis of stacked contributions."""
+        return seal(contributions.value.sum(axis=0) + as_issued(self.scales.noise_std, "scale") * unit)
+
+
+class MoveGrant(_ProxGrant):
+    """Release the party's own noised move; the noise stays in its state."""
+
+    def noised_move(
+        self, problem: Problem, records: Records, noise: UnitNoise, *, centre: jax.Array, state: jax.Array
+    ) -> Release:
+        """clip(prox(2 centre - state) - centre) + noise; NaN, which engines must not send, if the solver failed."""
+        scales, centre = self._issued(), needs_public(centre)
+        unit, _ = (as_issued(n, "noise") for n in noise.value)
+        move = private_call(
+            partial(_clipped_move, problem.loss), _untouched(records), needs_public(state), centre, scales
+        )
+        return seal(move + scales.noise_std * unit)
+
+
+class SumMoveGrant(_ProxGrant):
+    """Contribute the party's move to a noised sum; its state moves without noise."""
+
+    def move(
+        self, problem: Problem, records: Records, *, centre: jax.Array, state: jax.Array
+    ) -> tuple[jax.Array, Contribution]:
+        """The next state, and 2 relaxation clip(prox(2 centre - state) - centre)."""
+        scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
+        move = private_call(partial(_clipped_move, problem.loss), _untouched(records), state, centre, scales)
+        move = 2 * scales.relaxation * move
+        return keep(state + move), contribute(move)
+
+
+class StateGrant(_ProxGrant):
+    """Contribute the party's state to a noised sum."""
+
+    def advance(
+        self, problem: Problem, records: Records, *, centre: jax.Array, state: jax.Array
+    ) -> tuple[jax.Array, Contribution]:
+        """The next state, twice: kept, and contributed. What is clipped is step * gradient(x), so that two
+        neighbouring states cannot drift apart (clipping x - centre would let them)."""
+        scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
+        after = private_call(partial(_advanced, problem.loss), _untouched(records), state, centre, scales)
+        return keep(after), contribute(after)
+
+
+def _untouched(records: Records) -> Records:
+    return Records(*[as_issued(column, "records") for column in records])
+
+
+def _gradient_part(loss: Loss, records: Records, point: Any, scales: ProxScales, radius: Any) -> Any:
+    """step * gradient of f at x = argmin f(x) + (l2/2) |x|^2 + (curvature/2) |x - point|^2, clipped to the radius, so
+    that x = (point - that) / (1 + l2/curvature). NaN where the solver missed a tolerance that the price relies on."""
+    total = scales.curvature + scales.l2
+    if lies_on_a_line(loss, records):  # nothing but numbers to find, and a length to clip
+        a, y, weight = records.X[0], records.y[0], records.weight[0]
+        centre = point * (scales.curvature / total)
+        slope, bound = slope_at_minimum(loss, a, y, weight, centre=centre, convexity=total)
+        part = (weight / scales.curvature) * slope
+        length = jnp.abs(part) * jnp.sqrt(jnp.sum(a * a))
+        part = part * jnp.where(length > radius, radius / length, 1.0) * a
+    else:
+        x, bound = minimise(
+            loss,
+            L2(0.0),
+            records,
+            linear=jnp.zeros_like(point),
+            target=point * (scales.curvature / total),
+            curvature=total,
+            tolerance=scales.tolerance,
+        )
+        part = _clip(point - (total / scales.curvature) * x, radius)
+    return jnp.where((bound <= scales.tolerance) | (scales.strict == 0), part, jnp.nan)
+
+
+def _clip(v: Any, radius: Any) -> Any:
+    norm = jnp.sqrt(jnp.sum(v * v))
+    return v * jnp.where(norm > radius, radius / norm, 1.0)
+
+
+def _clipped_move(loss: Loss, records: Records, state: Any, centre: Any, scales: ProxScales) -> Any:
+    point = 2 * centre - state
+    part = _gradient_part(loss, records, point, scales, jnp.inf)
+    move = (point - part) / (1 + scales.l2 / scales.curvature) - centre
+    # a party without any weight stays out of a clipped sum: its neighbours' price counts one move, not two
+    absent = jnp.isfinite(scales.radius) & (jnp.sum(records.weight) == 0)
+    return jnp.where(absent, 0.0, _clip(move, scales.radius))
+
+
+def _advanced(loss: Loss, records: Records, state: Any, centre: Any, scales: ProxScales) -> Any:
+    point = 2 * centre - state
+    part = _gradient_part(loss, records, point, scales, scales.radius)
+    return state + 2 * scales.relaxation * ((point - part) / (1 + scales.l2 / scales.curvature) - centre)

@@ -1,0 +1,58 @@
+"""The minimiser for a single record with one score: it lies on a line, so one number has to be found.
+
+    argmin_f w loss(a . f, y) + (convexity/2) |f - centre|^2  =  centre - (w/convexity) loss'(s) a
+
+where the score s = a . f solves  s + k loss'(s) = a . centre  with k = w |a|^2 / convexity. The left side grows at
+least as fast as s and loss' grows too, so the root lies between a . centre and a . centre - k loss'(a . centre). A
+Newton step is taken while it stays in that bracket and is at most half as long as the one before the last; else the
+bracket is halved. For the squared loss the first step is exact: this is the Sherman-Morrison formula.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from coterie.problems.losses import Loss
+
+MOST_STEPS = 100  # steps at least halve every other time: a double is at its rounding by then
+
+
+class _Search(NamedTuple):
+    score: jax.Array
+    low: jax.Array
+    high: jax.Array
+    move: jax.Array  # length of the last step
+    earlier: jax.Array  # and of the one before
+    steps: jax.Array
+    done: jax.Array
+
+
+def slope_at_minimum(
+    loss: Loss, a: Any, y: Any, weight: Any, *, centre: Any, convexity: Any
+) -> tuple[jax.Array, jax.Array]:
+    """loss'(s), so that the minimiser is centre - (weight/convexity) loss'(s) a, and the norm of the gradient there."""
+    square = jnp.sum(a * a)  # a sum of products stays fast when it is mapped over many parties, a dot does not
+    stiffness = weight * square / convexity
+    start = jnp.sum(a * centre)
+    end = start - stiffness * loss.slope(start, y)
+
+    def newton(search: _Search) -> _Search:
+        score, low, high, move, earlier, steps, _ = search
+        pull = stiffness * loss.slope(score, y)
+        gap = score + pull - start
+        low, high = jnp.where(gap < 0, score, low), jnp.where(gap > 0, score, high)
+        step = score - gap / (1 + stiffness * loss.curvature(score, y))
+        rounding = 4 * jnp.finfo(score.dtype).eps * (jnp.abs(score) + jnp.abs(pull) + jnp.abs(start))
+        done = (jnp.abs(gap) <= rounding) | (jnp.abs(step - score) <= jnp.finfo(score.dtype).eps * jnp.abs(score))
+        good = done | ((step >= low) & (step <= high) & (jnp.abs(step - score) <= earlier / 2))
+        after = jnp.where(good, step, (low + high) / 2)
+        return _Search(after, low, high, jnp.abs(after - score), move, steps + 1, done)
+
+    nothing, undone = jnp.zeros((), jnp.int32), jnp.asarray(False)
+    low, high = jnp.minimum(start, end), jnp.maximum(start, end)
+    search = _Search(start, low, high, 2 * (high - low), 2 * (high - low), nothing, undone)
+    search = jax.lax.while_loop(lambda s: ~s.done & (s.steps < MOST_STEPS), newton, search)
+    slope = loss.slope(search.score, y)
+    off = loss.slope(start - stiffness * slope, y) - slope
+    return slope, weight * jnp.sqrt(square) * jnp.abs(off)

@@ -1,0 +1,306 @@
+"""A hundred ways to get a spec or a file wrong: each gives one clear sentence and exit code 2, and leaves nothing."""
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from coterie.cli import main
+
+SPEC = """\
+[data]
+file = "patients.csv"
+row_norm = 1.0
+
+[schema]
+file = "schema.toml"
+
+[parties]
+topology = "complete"
+
+[problem]
+loss = "logistic"
+l2 = 1.0
+
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+adjacency = "replace-one"
+
+[algorithm]
+name = "penalty-perturbed-admm"
+rounds = 3
+"""
+
+SCHEMA = """\
+party_column = "hospital"
+
+[label]
+name = "outcome"
+values = ["no", "yes"]
+
+[[columns]]
+name = "age"
+minimum = 0
+maximum = 100
+
+[[columns]]
+name = "smoker"
+categories = ["never", "ever"]
+"""
+
+ROWS = [(30 + i, ("never", "ever")[i % 2], ("north", "south")[i % 2], ("no", "yes")[i % 3 == 0]) for i in range(12)]
+TABLE = "age,smoker,hospital,outcome\n" + "".join(",".join(map(str, row)) + "\n" for row in ROWS)
+
+# what is changed in the spec: (old, new, words the sentence must have)
+SPECS = {
+    "empty spec": (SPEC, "", "[data]"),
+    "cut off in a table": (SPEC, SPEC[:-3], "not TOML"),
+    "cut off in a text": (SPEC, SPEC[:20], "not TOML"),
+    "not TOML": (SPEC, "{not: toml}", "not TOML"),
+    "JSON": (SPEC, '{"data": {}}', "not TOML"),
+    "a key twice": ("l2 = 1.0", "l2 = 1.0\nl2 = 2.0", "not TOML"),
+    "a table twice": ("[problem]", "[problem]\n[problem]", "not TOML"),
+    "deep nesting": ("l2 = 1.0", "l2 = " + "[" * 5000 + "]" * 5000, "not TOML"),
+    "no data": ('[data]\nfile = "patients.csv"\nrow_norm = 1.0', "", "[data]"),
+    "no privacy": (SPEC[SPEC.index("[privacy]") : SPEC.index("[algorithm]")], "", "[privacy]"),
+    "no schema": ('[schema]\nfile = "schema.toml"', "", "[schema]"),
+    "unknown table": ("[privacy]", "[privcy]", "did you mean 'privacy'"),
+    "table for a list": ("[problem]", "[[problem]]", "problem"),
+    "unknown key in data": ("row_norm", "row_nrom", "did you mean 'row_norm'"),
+    "unknown key in schema": ('file = "schema.toml"', 'file = "schema.toml"\nfle = 1', "'fle'"),
+    "unknown key in parties": ("topology", "topolgy", "did you mean 'topology'"),
+    "unknown key in problem": ("l2 = 1.0", "L2 = 1.0", "'L2'"),
+    "unknown key in privacy": ("epsilon", "epsilom", "did you mean 'epsilon'"),
+    "unknown setting": ("rounds = 3", "rounds = 3\npenalti = 2", "did you mean 'penalty'"),
+    "setting of another algorithm": ("rounds = 3", "rounds = 3\nrecycle_weight = 1", "recycle_weight"),
+    "unknown key in engine": ("[algorithm]", "[engine]\nsed = 1\n[algorithm]", "did you mean 'seed'"),
+    "unknown algorithm": ("penalty-perturbed-admm", "penalty-perturbed-adm", "did you mean 'penalty-perturbed-admm'"),
+    "unknown topology": ('"complete"', '"complet"', "did you mean 'complete'"),
+    "unknown loss": ('"logistic"', '"logistics"', "did you mean 'logistic'"),
+    "unknown adjacency": ('"replace-one"', '"replace one"', "did you mean 'replace-one'"),
+    "unknown engine": ("[algorithm]", '[engine]\nname = "in_process"\n[algorithm]', "did you mean 'in-process'"),
+    "unknown data set": ('file = "patients.csv"', 'dataset = "hart"', "did you mean 'heart'"),
+    "unknown observer": ("epsilon", 'observer = "nobody"\nepsilon', "'nobody'"),
+    "unknown unit": ("epsilon", 'unit = "person"\nepsilon', "'person'"),
+    "epsilon is a text": ("epsilon = 2.0", 'epsilon = "2"', "privacy.epsilon"),
+    "epsilon is true": ("epsilon = 2.0", "epsilon = true", "privacy.epsilon"),
+    "epsilon is zero": ("epsilon = 2.0", "epsilon = 0", "privacy.epsilon"),
+    "epsilon is negative": ("epsilon = 2.0", "epsilon = -1", "privacy.epsilon"),
+    "epsilon is NaN": ("epsilon = 2.0", "epsilon = nan", "privacy.epsilon"),
+    "epsilon is infinite": ("epsilon = 2.0", "epsilon = inf", "privacy.epsilon"),
+    "delta is one": ("delta = 1e-5", "delta = 1", "privacy.delta"),
+    "delta is zero": ("delta = 1e-5", "delta = 0.0", "privacy.delta"),
+    "delta is a date": ("delta = 1e-5", "delta = 2024-01-01", "privacy.delta"),
+    "no delta": ("delta = 1e-5\n", "", "'delta' is missing"),
+    "no adjacency": ('adjacency = "replace-one"\n', "", "'adjacency' is missing"),
+    "rounds is zero": ("rounds = 3", "rounds = 0", "algorithm.rounds"),
+    "rounds is a fraction": ("rounds = 3", "rounds = 2.5", "algorithm.rounds"),
+    "rounds is huge": ("rounds = 3", "rounds = 1" + "0" * 40, "algorithm.rounds"),
+    "l2 is negative": ("l2 = 1.0", "l2 = -1.0", "problem.l2"),
+    "l2 is huge": ("l2 = 1.0", "l2 = 1e300", "problem.l2"),
+    "l2 is a huge integer": ("l2 = 1.0", "l2 = 1" + "0" * 500, "problem.l2"),
+    "penalty is a text": ("rounds = 3", 'rounds = 3\npenalty = "big"', "algorithm.penalty"),
+    "penalty is zero": ("rounds = 3", "rounds = 3\npenalty = 0", "algorithm.penalty"),
+    "penalty is huge": ("rounds = 3", "rounds = 3\npenalty = 1e101", "algorithm.penalty"),
+    "penalty is tiny": ("rounds = 3", "rounds = 3\npenalty = 1e-90", "raise the penalty"),
+    "penalty for three parties": ("rounds = 3", "rounds = 3\npenalty = [1, 2, 3]", "2 parties"),
+    "half a schedule": ("rounds = 3", "rounds = 3\npenalty = { start = 1 }", "'ratio' is missing"),
+    "two noises": ("rounds = 3", "rounds = 3\nnoise_rate = 1\nnoise_multiplier = 1", "exactly one"),
+    "unknown averaging": ("rounds = 3", 'rounds = 3\naveraging = "linar"', "did you mean 'linear'"),
+    "no channel": ('"penalty-perturbed-admm"', '"sum-noised-admm"', "'channel' is missing"),
+    "unknown channel": ('"penalty-perturbed-admm"', '"sum-noised-admm"\nchannel = "curater"', "'curator'"),
+    "selection without its number": (
+        '"penalty-perturbed-admm"',
+        '"sum-noised-admm"\nchannel = "curator"\nselection = "sample"',
+        "'count' is missing",
+    ),
+    "a loss for other labels": ('"logistic"', '"huber"', "labels"),
+    "two penalties": ("l2 = 1.0", "l1 = 1.0\nradius = 2.0", "radius"),
+    "half a box": ("l2 = 1.0", "low = 0.0", "both or neither"),
+    "a width that the loss has not": ("l2 = 1.0", "width = 1.0", "problem.width"),
+    "weights for three labels": ("l2 = 1.0", "class_weight = [1, 2, 3]", "class_weight"),
+    "two weights": ("l2 = 1.0", "record_weight = 1\nparty_weight = 1", "exactly one"),
+    "two sources": ("row_norm = 1.0", 'dataset = "heart"', "exactly one"),
+    "no source": ('file = "patients.csv"', "", "exactly one"),
+    "row_norm is zero": ("row_norm = 1.0", "row_norm = 0", "data.row_norm"),
+    "row_norm is a word": ("row_norm = 1.0", 'row_norm = "from data"', "from-data"),
+    "edges beyond the parties": ('"complete"', "[[0, 5]]", "edges"),
+    "an edge of three": ('"complete"', "[[0, 1, 2]]", "parties.topology"),
+    "a graph in pieces": ('"complete"', "[]", "components"),
+    "no such file": ("patients.csv", "patient.csv", "No such file"),
+    "a file without an ending": ("patients.csv", "patients", ".csv or .parquet"),
+    "a folder for a file": ('"patients.csv"', '"folder.csv"', "folder.csv"),
+    "no such schema": ("schema.toml", "scheme.toml", "No such file"),
+    "no such party column": ("[parties]", '[parties]\ncolumn = "hospitals"', "did you mean 'hospital'"),
+    "the label as party column": ("[parties]", '[parties]\ncolumn = "outcome"', "parties.column"),
+    "too many parties": ('topology = "complete"', 'count = 50\ntopology = "complete"', "50"),
+    "a schema beside a data set": ('file = "patients.csv"', 'dataset = "heart"', "schema"),
+    "one file for two parties": (
+        'file = "patients.csv"',
+        'files = { a = "patients.csv", b = "patients.csv" }',
+        "share",
+    ),
+    "no such weight column": ("row_norm = 1.0", 'weight_column = "weight"', "'weight'"),
+    "a feature as weight": ("row_norm = 1.0", 'weight_column = "age"', "data.weight_column"),
+}
+
+# what is changed in the table
+TABLES = {
+    "empty file": (TABLE, "", "empty"),
+    "column names only": (TABLE, TABLE[:28], "0 rows"),
+    "cut off": (TABLE, TABLE[:-8], "line 13"),
+    "an open quote": ("30,never", '30,"never', "CSV"),
+    "semicolons": (TABLE, TABLE.replace(",", ";"), "'age'"),
+    "no party column": ("hospital", "clinic", "'hospital'"),
+    "no feature column": ("smoker", "smokes", "did you mean 'smokes'"),
+    "no label column": ("outcome", "out", "'outcome'"),
+    "a column twice": ("smoker,", "age,", "two columns"),
+    "a word for a number": ("\n30,", "\nthirty,", "row 0 is 'thirty'"),
+    "an empty number": ("\n30,", "\n,", "row 0"),
+    "NaN": ("\n30,", "\nnan,", "row 0"),
+    "a number beyond float64": ("\n30,", "\n1e999,", "row 0"),
+    "an unknown category": ("never", "nevre", "nevre"),
+    "an unknown label": (",yes\n", ",maybe\n", "maybe"),
+    "a row too many cells": ("30,never", "30,never,never", "line 2"),
+    "a party of one record": ("30,never,north", "30,never,east", "'east'"),
+    "a party without a name": ("30,never,north", "30,never,", "party"),
+    "parties that differ in case": ("30,never,north", "30,never,North", "differ in case"),
+    "parties that differ in spaces": ("30,never,north", "30,never, north", "differ in case or spaces"),
+    "a NUL": ("30,never", "30,nev\0er", "nev"),
+}
+
+SCHEMAS = {
+    "empty schema": (SCHEMA, "", "label"),
+    "cut off": (SCHEMA, SCHEMA[:40], "TOML"),
+    "unknown key": ("minimum", "minimun", "minimun"),
+    "no range": ("minimum = 0\n", "", "minimum"),
+    "a range upside down": ("maximum = 100", "maximum = -1", "minimum < maximum"),
+    "an infinite range": ("maximum = 100", "maximum = inf", "finite"),
+    "a range in words": ("maximum = 100", 'maximum = "100"', "finite"),
+    "a column twice": ('name = "smoker"', 'name = "age"', "used twice"),
+    "no categories": ('["never", "ever"]', "[]", "categories"),
+    "one label": ('["no", "yes"]', '["no"]', "values"),
+    "labels that are numbers": ('["no", "yes"]', "[0, 1]", "values"),
+    "a text as number column": ('categories = ["never", "ever"]', "minimum = 0\nmaximum = 1", "row 0 is 'never'"),
+    "no columns": (SCHEMA[SCHEMA.index("[[columns]]") :], "", "columns"),
+}
+
+BYTES = {
+    "Latin-1 in the table": ("patients.csv", lambda b: b.replace(b"north", "nörth".encode("latin-1")), "UTF-8"),
+    "Latin-1 at the end of the table": ("patients.csv", lambda b: b + "44,ever,süd,no\n".encode("latin-1"), "UTF-8"),
+    "UTF-16 table": ("patients.csv", lambda b: b.decode().encode("utf-16"), "UTF-8"),
+    "Latin-1 in the spec": ("spec.toml", lambda b: b + "# für".encode("latin-1"), "UTF-8"),
+    "UTF-16 spec": ("spec.toml", lambda b: b.decode().encode("utf-16"), "UTF-8"),
+    "Latin-1 in the schema": ("schema.toml", lambda b: b + "# für".encode("latin-1"), "TOML"),
+    "a Parquet file named CSV": ("patients.csv", lambda b: b"PAR1\x15\x04\x15\x80\x00\xff\xfePAR1", "UTF-8"),
+}
+
+
+def parquet(**columns):
+    usual = {name: list(values) for name, values in zip(("age", "smoker", "hospital", "outcome"), zip(*ROWS))}  # noqa: B905
+    return pa.table({**usual, **columns})
+
+
+PARQUETS = {
+    "missing numbers": (lambda: parquet(age=[None, *range(11)]), "row 0"),
+    "infinite numbers": (lambda: parquet(age=[np.inf, *range(11)]), "row 0"),
+    "texts for numbers": (lambda: parquet(age=["old"] * 12), "row 0 is 'old'"),
+    "lists for numbers": (lambda: parquet(age=[[1.0]] * 12), "list"),
+    "times for numbers": (lambda: parquet(age=pa.array([0] * 12, pa.timestamp("s"))), "timestamp"),
+    "missing parties": (lambda: parquet(hospital=[None] * 2 + ["north"] * 10), "party"),
+    "numbers for labels": (lambda: parquet(outcome=[0.0, 1.0] * 6), "0.0"),
+    "no party column": (lambda: parquet().drop_columns(["hospital"]), "'hospital'"),
+    "no rows": (lambda: parquet().slice(0, 0), "0 rows"),
+}
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Runs the spec in tmp_path and returns the one sentence it was refused with."""
+    for name, text in (("spec.toml", SPEC), ("schema.toml", SCHEMA), ("patients.csv", TABLE)):
+        (tmp_path / name).write_bytes(text.encode())
+    (tmp_path / "folder.csv").mkdir()
+
+    def run():
+        before = sorted(path.name for path in tmp_path.iterdir())
+        monkeypatch.setattr(
+            sys, "argv", ["coterie", "run", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "out")]
+        )
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        told = capsys.readouterr()
+        assert stopped.value.code == 2, told.err
+        assert told.out == ""
+        assert told.err.startswith("coterie: ")
+        assert told.err.count("\n") == 1
+        assert told.err.endswith("\n")
+        assert len(told.err) < 600
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+        return told.err
+
+    return run
+
+
+def change(path, old, new):
+    text = path.read_bytes().decode()
+    assert old in text
+    path.write_bytes(text.replace(old, new, 1).encode())
+
+
+@pytest.mark.parametrize(("old", "new", "words"), SPECS.values(), ids=SPECS.keys())
+def test_specs(refused, tmp_path, old, new, words):
+    change(tmp_path / "spec.toml", old, new)
+    assert words in refused()
+
+
+@pytest.mark.parametrize(("old", "new", "words"), TABLES.values(), ids=TABLES.keys())
+def test_tables(refused, tmp_path, old, new, words):
+    change(tmp_path / "patients.csv", old, new)
+    assert words in refused()
+
+
+@pytest.mark.parametrize(("old", "new", "words"), SCHEMAS.values(), ids=SCHEMAS.keys())
+def test_schemas(refused, tmp_path, old, new, words):
+    change(tmp_path / "schema.toml", old, new)
+    assert words in refused()
+
+
+@pytest.mark.parametrize(("name", "broken", "words"), BYTES.values(), ids=BYTES.keys())
+def test_encodings(refused, tmp_path, name, broken, words):
+    (tmp_path / name).write_bytes(broken((tmp_path / name).read_bytes()))
+    assert words in refused()
+
+
+@pytest.mark.parametrize(("table", "words"), PARQUETS.values(), ids=PARQUETS.keys())
+def test_parquet(refused, tmp_path, table, words):
+    pq.write_table(table(), tmp_path / "patients.parquet")
+    change(tmp_path / "spec.toml", "patients.csv", "patients.parquet")
+    assert words in refused()
+
+
+@pytest.mark.parametrize("kept", [0, 4, 50, -4, -40], ids=lambda kept: f"{kept} bytes")
+def test_truncated_parquet(refused, tmp_path, kept):
+    pq.write_table(parquet(), tmp_path / "patients.parquet")
+    whole = (tmp_path / "patients.parquet").read_bytes()
+    (tmp_path / "patients.parquet").write_bytes(whole[:kept])
+    change(tmp_path / "spec.toml", "patients.csv", "patients.parquet")
+    assert "Parquet" in refused()
+
+
+def test_a_missing_spec(refused, tmp_path):
+    (tmp_path / "spec.toml").unlink()
+    assert "No such file" in refused()
+
+
+def test_a_taken_directory(refused, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("keep me")
+    assert "exists already" in refused()
+    assert (tmp_path / "out" / "mine.txt").read_text() == "keep me"
+
+
+def test_there_are_a_hundred():
+    assert sum(map(len, (SPECS, TABLES, SCHEMAS, BYTES, PARQUETS))) >= 100
