@@ -117,6 +117,15 @@ class Plan(Granting):
     ) -> tuple[float, ...]:
         """The loss of each party's own records or people."""
         check_delta(delta)
+        strongest = self.observer().name
+        if observer not in (None, strongest):
+            # whoever sees less cannot learn more, though the bound at hand may be looser
+            seen_by = (observer, strongest)
+            losses = [self._party_epsilons(delta, observer=name, accountant=accountant) for name in seen_by]
+            return tuple(map(min, *losses))
+        return self._party_epsilons(delta, observer=observer, accountant=accountant)
+
+    def _party_epsilons(self, delta: float, *, observer: str | None, accountant: Accountant) -> tuple[float, ...]:
         places, one_of_each = self._alike
         known: dict[Any, float] = {}
         losses = []
@@ -127,6 +136,11 @@ class Plan(Granting):
                 known[key] = self._person_epsilon(ledger, delta, accountant)
             losses.append(known[key])
         return tuple(np.asarray(losses)[places].tolist())
+
+    @property
+    def most_charged(self) -> int:
+        """The number of rounds for which the most charged party pays."""
+        return max(sum(count for _, count in self.ledger(party)) for party in self._alike[1])
 
     @functools.cached_property
     def _alike(self) -> tuple[np.ndarray, list[int]]:

@@ -6,6 +6,7 @@ from coterie.demo import DELTA, DemoResult
 from coterie.plan import Plan
 from coterie.privacy.accountants import pure_epsilon
 from coterie.theory.published import published_bound
+from coterie.theory.views import three_views
 from coterie.transcript import RANDOMNESS
 
 
@@ -29,6 +30,18 @@ def demo_table(result: DemoResult) -> Table:
     }
     for name, value in rows.items():
         table.add_row(name, value)
+    return table
+
+
+def views_table(plan: Plan, delta: float) -> Table:
+    """Local, central and network loss side by side; what the paper states is marked as published."""
+    table = Table(title=f"ε at δ = {delta:g}, {plan.adjacency}, unit: {plan.unit}")
+    for column in ("view", "certified ε", "published ε", "why"):
+        table.add_column(column, justify="right" if "ε" in column else "left")
+    for view in three_views(plan, delta):
+        certified = "none" if view.certified is None else f"{view.certified:.4g}"
+        stated = "\n".join(f"{p.epsilon:.4g} ({p.theorem}, published)" for p in view.published)
+        table.add_row(view.onlooker, certified, stated or "none", view.why)
     return table
 
 

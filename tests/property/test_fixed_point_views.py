@@ -50,7 +50,7 @@ def exact_rdp_per_order(plan, federation, neighbour):
     used = np.abs(seen[1:] - seen[0]).max(axis=0) > 0  # places where nobody spoke hold zeros
     factor, shift = (seen[1:] - seen[0])[:, used], (seen[0] - other)[used]
     # numbers of very different size: solve through a QR of the noise map
-    q, r = np.linalg.qr(factor)
+    r = np.linalg.qr(factor, mode="r")
     return 0.5 * np.sum(np.linalg.solve(r.T, shift) ** 2)
 
 

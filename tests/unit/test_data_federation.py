@@ -190,3 +190,13 @@ def test_shards_made_by_hand_must_keep_the_public_facts(shard, sentence):
 def test_a_party_without_records_is_refused():
     with pytest.raises(InputError, match="party 'b' has 0 records"):
         Facts(parties=("a", "b"), sizes=(2, 0), n_features=1, row_norm=1.0)
+
+
+def test_every_record_can_be_a_party_of_its_own():
+    X, y = np.arange(12.0).reshape(6, 2) / 20, np.array([0, 1, 1, 0, 1, 0])
+    federation = Federation.from_arrays(X, y, parties=[1, 0, 1, 0, 1, 0], labels=(0, 1), sample_weight=np.full(6, 0.5))
+    people = federation.one_record_each()
+    assert people.facts.sizes == (1,) * 6
+    assert people.facts.labels == federation.facts.labels
+    for mine, theirs in zip(people.pooled, federation.pooled, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

@@ -10,6 +10,7 @@ from coterie.algorithms.fixed_point import (
     SumNoisedADMM,
     WalkADMM,
 )
+from coterie.algorithms.general import GeneralADMM
 from coterie.algorithms.gradient import NoisyGradientDescent
 from coterie.algorithms.one_release import OneReleaseAverage
 from coterie.algorithms.penalty_perturbed import EdgewiseADMM, PenaltyPerturbedADMM
@@ -31,6 +32,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "broadcast-noised-admm": BroadcastNoisedADMM,
     "walk-admm": WalkADMM,
     "memoryless-walk": MemorylessWalk,
+    "general-admm": GeneralADMM,
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "ConsensusADMM",
     "DualPerturbedADMM",
     "EdgewiseADMM",
+    "GeneralADMM",
     "LocallyNoisedADMM",
     "MemorylessWalk",
     "NoisyGradientDescent",

@@ -141,6 +141,16 @@ class Federation:
         )
         return cls(facts, tuple(Shard(X[piece], y[piece], weight[piece]) for piece in pieces))
 
+    def one_record_each(self) -> "Federation":
+        """The same records, every one of them a party: what a curator who holds them all can work with.
+
+        Protecting a party then protects one record, and a party's weight is a record's. Names are running numbers.
+        """
+        X, y, weight = self.pooled
+        n = len(y)
+        facts = dataclasses.replace(self.facts, parties=tuple(map(str, range(n))), sizes=(1,) * n)
+        return Federation(facts, tuple(Shard(X[i : i + 1], y[i : i + 1], weight[i : i + 1]) for i in range(n)))
+
     @property
     def n_parties(self) -> int:
         return self.facts.n_parties

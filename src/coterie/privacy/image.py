@@ -1,0 +1,118 @@
+"""Noise on A x, for ADMM with a general constraint A x + B z = c.
+
+    x = argmin f(x) + |A x - t|^2 / (2 step).  With A'A = R'R and y = R x this is the proximal step
+    y = argmin f(R^-1 y) + |y - R'^-1 A't|^2 / (2 step), and A x = (A R^-1) y with orthonormal columns A R^-1.
+
+A record's row becomes R'^-1 x_n, at most 1/w times as long as before, w being A's smallest singular value: y, and with
+it A x, moves by at most step G/w. Noise on y is noise on A x inside the range of A; outside of it A x tells nothing.
+"""
+
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportIncompatibleVariableOverride=false
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.matrices import Matrix
+from coterie.privacy.events import Gaussian
+from coterie.privacy.grants import Grant, issue
+from coterie.privacy.mechanisms import Mechanism, PartyFacts
+from coterie.privacy.prox_step import ProxStep
+from coterie.privacy.release import Release, UnitNoise, as_issued, needs_public, private_call, seal
+from coterie.problems.local import Records, minimise
+from coterie.problems.losses import Loss
+from coterie.problems.penalties import L2
+from coterie.problems.problem import Problem
+from coterie.schedules import Schedule, as_schedule
+from coterie.serialise import serialisable
+
+
+class ImageScales(NamedTuple):
+    curvature: Any  # 1/step
+    row_norm: Any  # of the mapped rows; longer ones are scaled down to it
+    noise_std: Any
+    tolerance: Any
+
+
+class ImageGrant(Grant):
+    """Release the noised solution in the coordinates y."""
+
+    Scales = ImageScales
+
+    def noised_solution(
+        self, problem: Problem, records: Records, noise: UnitNoise, *, target: jax.Array, basis: jax.Array
+    ) -> Release:
+        """argmin_y f(basis y) + (curvature/2) |y - target|^2, plus noise; NaN if the solver failed."""
+        scales = ImageScales(*[as_issued(s, "scale") for s in self.scales])
+        unit, _ = (as_issued(n, "noise") for n in noise.value)
+        untouched = Records(*[as_issued(column, "records") for column in records])
+        solve = partial(_solve, problem.loss)
+        y = private_call(solve, untouched, needs_public(target), needs_public(basis), scales)
+        return seal(y + scales.noise_std * unit)
+
+
+def _solve(loss: Loss, records: Records, target: Any, basis: Any, scales: ImageScales) -> Any:
+    rows = records.X @ basis
+    norms = jnp.sqrt(jnp.sum(rows * rows, axis=1, keepdims=True))
+    # whatever basis is handed in, the price stands
+    rows = rows * jnp.where(norms > scales.row_norm, scales.row_norm / norms, 1.0)
+    y, bound = minimise(
+        loss,
+        L2(0.0),
+        Records(rows, records.y, records.weight),
+        linear=jnp.zeros_like(target),
+        target=target,
+        curvature=scales.curvature,
+        tolerance=scales.tolerance,
+    )
+    return jnp.where(bound <= scales.tolerance, y, jnp.nan)
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageNoise(Mechanism):
+    """`A` is dense or sparse, of full column rank; the noise has standard deviation multiplier * sensitivity of A x."""
+
+    A: Matrix
+    step: float
+    noise_multiplier: Schedule
+    law = "gaussian"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "A", Matrix.of("A", self.A))
+        object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
+        if not (self.step > 0 and math.isfinite(self.step)):
+            raise InputError(f"step: got {self.step}; a positive finite number is needed")
+        if not self.A.smallest_singular_value > 0:
+            raise PrivacyPreconditionError("A: its columns are linearly dependent; full column rank is needed")
+
+    @property
+    def basis(self) -> np.ndarray:
+        """R^-1."""
+        return np.linalg.inv(np.linalg.cholesky(self.A.gram).T)
+
+    def with_noise(self, factor: float) -> Mechanism:
+        return self.changed(noise_multiplier=self.noise_multiplier.times(factor))
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        multiplier = self.noise_multiplier.at(t, party)
+        mapped = dataclasses.replace(facts, row_norm=facts.row_norm / self.A.smallest_singular_value)
+        prox = ProxStep(problem, mapped, self.step, 1.0, 0.0, mapped.record_slope(problem), clipped=False)
+        tolerance = prox.tolerance(multiplier * prox.change)
+        return issue(
+            ImageGrant,
+            Gaussian(ratio=1 / multiplier),
+            curvature=1 / self.step,
+            row_norm=mapped.row_norm,
+            noise_std=multiplier * (prox.change + 2 * tolerance * self.step),
+            tolerance=tolerance,
+        )

@@ -1,0 +1,245 @@
+"""The commands as people type them; a few in a process of their own, the others through the same entry point."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.algorithms import ALGORITHMS
+from coterie.citations import CITATIONS
+from coterie.cli import main
+from coterie.data import DATASETS
+from coterie.spec import execute, prepare, read_spec
+from coterie.transcript import Transcript
+
+COTERIE = Path(sys.executable).with_name("coterie")
+ROOT = Path(__file__).parents[2]
+FILES = {
+    "spec.toml",
+    "plan.json",
+    "transcript.npz",
+    "certificate.json",
+    "certificate.md",
+    "model.json",
+    "summary.json",
+    "run.log",
+    "SHA256SUMS",
+}
+SPEC = """\
+[data]
+dataset = "heart"
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+adjacency = "replace-one"
+[algorithm]
+rounds = {rounds}
+[engine]
+seed = 3
+"""
+
+
+@pytest.fixture
+def coterie(monkeypatch, capsys):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of one run, made by the command in a process of its own."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "spec.toml").write_text(SPEC.format(rounds=3))
+    done = subprocess.run([COTERIE, "run", "spec.toml", "--json"], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder / "spec-run", json.loads(done.stdout)
+
+
+def test_a_run_leaves_everything(finished):
+    directory, told = finished
+    assert {path.name for path in directory.iterdir()} == FILES
+    assert (directory / "spec.toml").read_text() == SPEC.format(rounds=3)
+    transcript = Transcript.load(directory / "transcript.npz")
+    assert transcript.plan.to_json() == (directory / "plan.json").read_text()
+    model = json.loads((directory / "model.json").read_text())
+    assert list(model["coefficients"].values()) == transcript.models[0].tolist()
+    assert len(model["coefficients"]) == 15
+    assert told["epsilon"] <= 2.0
+    assert told["rounds"] == 3
+    assert told["verdict"][0].startswith("NOT PRIVATE")
+    assert 0 < told["test_error"] < 0.6
+    assert (directory / "run.log").read_text().count("\n") == 5
+
+
+def test_nothing_is_overwritten(finished, coterie):
+    directory, _ = finished
+    before = (directory / "SHA256SUMS").read_bytes()
+    code, _, told = coterie("run", directory.parent / "spec.toml", "--out", directory)
+    assert code == 2
+    assert "exists already" in told
+    assert (directory / "SHA256SUMS").read_bytes() == before
+
+
+def test_a_second_run_of_a_seeded_spec_releases_the_same(finished, coterie, tmp_path):
+    directory, _ = finished
+    code, _, _ = coterie("run", directory.parent / "spec.toml", "--out", tmp_path / "again", "--json")
+    assert code == 0
+    for name in ("plan.json", "model.json"):
+        assert (tmp_path / "again" / name).read_text() == (directory / name).read_text()
+
+
+def test_a_plan_releases_nothing(finished, coterie, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = finished[0].parent / "spec.toml"
+    code, told, _ = coterie("run", spec, "--plan")
+    assert code == 0
+    assert "nothing yet" in told
+    code, told, _ = coterie("run", spec, "--plan", "--json")
+    assert json.loads(told)["guarantee"]["epsilon"] <= 2.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_run_can_be_verified(finished, coterie):
+    directory, _ = finished
+    code, told, _ = coterie("certificate", "verify", directory)
+    assert code == 0
+    assert "recomputed: ε = 2 at δ = 1e-05" in told
+    code, told, _ = coterie("certificate", "verify", directory / "certificate.json", "--json")
+    assert code == 0
+    assert json.loads(told)["valid"] is True
+    code, told, _ = coterie("certificate", "show", directory)
+    assert code == 0
+    assert told.strip() == (directory / "certificate.md").read_text().strip()
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_changed_run_is_refused(finished, coterie, tmp_path, name):
+    directory, _ = finished
+    for path in directory.iterdir():
+        content = path.read_bytes()
+        (tmp_path / path.name).write_bytes(content[:-3] + b"7" + content[-2:] if path.name == name else content)
+    code, out, told = coterie("certificate", "verify", tmp_path)
+    assert (code, out) == (2, "")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_run_with_a_file_missing_is_refused(finished, coterie, tmp_path, name):
+    directory, _ = finished
+    for path in directory.iterdir():
+        if path.name != name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert coterie("certificate", "verify", tmp_path)[0] == 2
+
+
+def test_ctrl_c_keeps_what_was_released(coterie, tmp_path):
+    (tmp_path / "spec.toml").write_text(SPEC.format(rounds=40))
+
+    def stop_half_way(done, total):
+        if done >= total / 2:
+            raise KeyboardInterrupt
+
+    outcome = execute(prepare(read_spec(tmp_path / "spec.toml")), progress=stop_half_way)
+    outcome.write(tmp_path / "out")
+    assert outcome.transcript.n_rounds == 20
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"transcript.npz", "model.json"} | {
+        "partial-transcript.npz"
+    }
+    code, told, _ = coterie("certificate", "verify", tmp_path / "out")
+    assert code == 0, told
+    certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert (certificate["rounds"]["done"], certificate["rounds"]["charged"]) == (20, 40)
+
+
+def test_cite(coterie):
+    code, told, _ = coterie("cite", "recycled-admm", "--bibtex")
+    assert code == 0
+    assert told.count("@") == 2
+    assert "@article{zhang-khalili-liu-2019," in told
+    everything = json.loads(coterie("cite", "--json")[1])
+    assert {entry["key"] for entry in everything} == set(CITATIONS)
+    code, out, told = coterie("cite", "recycled-adm")
+    assert (code, out) == (2, "")
+    assert "did you mean 'recycled-admm'" in told
+
+
+def test_every_algorithm_can_be_cited():
+    for cls in ALGORITHMS.values():
+        assert cls.citation in CITATIONS
+
+
+def test_datasets(coterie):
+    listed = json.loads(coterie("datasets", "--json")[1])
+    assert {data["name"] for data in listed} == set(DATASETS)
+    assert "Cleveland" in coterie("datasets", "heart")[1]
+    assert coterie("datasets", "hart")[0] == 2
+
+
+@pytest.fixture
+def patients(tmp_path):
+    path = tmp_path / "patients.csv"
+    path.write_text('age,"a ""quoted"" name",site,outcome\n40,x,n,no\n50,y,n,yes\n60,x,s,no\n45,y,s,yes\n')
+    return path
+
+
+def test_a_schema_has_to_be_filled_in(coterie, patients, tmp_path):
+    out = tmp_path / "schema.toml"
+    code, _, _ = coterie("schema", "make", patients, "--label", "outcome", "--party-column", "site", "--out", out)
+    assert code == 0
+    assert "40" not in out.read_text()
+    code, _, told = coterie("schema", "check", out, patients)
+    assert code == 2
+    assert "'minimum' is missing" in told
+    assert coterie("schema", "make", patients, "--label", "outcome", "--out", out)[0] == 2  # never overwritten
+
+
+def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):
+    out = tmp_path / "schema.toml"
+    made = ("schema", "make", patients, "--label", "outcome", "--party-column", "site", "--from-data", "--out", out)
+    code, told, _ = coterie(*made)
+    assert code == 0
+    assert "VOIDS" in told
+    code, told, _ = coterie("schema", "check", out, patients, "--json")
+    assert json.loads(told) == {"records": 4, "features": 3, "parties": 2, "data_derived": ["ranges", "categories"]}
+    code, told, _ = coterie("schema", "check", out, patients)
+    assert "4 records, 3 features, 2 parties" in told
+    patients.write_text(patients.read_text().replace("60,x", "60,z"))
+    code, _, told = coterie("schema", "check", out, patients)
+    assert code == 2
+    assert "row 2 is 'z'" in told
+
+
+def test_examples_are_valid(coterie):
+    specs = sorted((ROOT / "examples").glob("*.toml"))
+    assert specs
+    for spec in specs:
+        code, _, told = coterie("run", spec, "--plan", "--json")
+        assert code == 0, told
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "cite", "datasets", "schema make", "schema check", "certificate verify", "certificate show"]
+)
+def test_help_has_examples_and_stays_light(command):
+    code = (
+        "import sys; from coterie.cli import app; sys.argv = ['coterie', *sys.argv[1:], '--help']\n"
+        "try: app()\nfinally: print('HEAVY', [m for m in ('jax', 'numpy', 'networkx', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True)
+    assert "Examples: " in done.stdout
+    assert "--json" in done.stdout
+    assert "HEAVY []" in done.stdout
