@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow lint format clean audit-calibration
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -12,6 +12,9 @@ test: lint
 
 test-slow: .venv/installed
 	$(BIN)/pytest -n 2 -m slow
+
+audit-calibration: .venv/installed
+	$(BIN)/python benchmarks/audit_calibration.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -12,6 +12,13 @@ _HOME = {
     "load_adult": "coterie.data",
     "load_heart": "coterie.data",
     "Problem": "coterie.problems",
+    "PrivateLasso": "coterie.estimators",
+    "PrivateLinearSVC": "coterie.estimators",
+    "PrivateLogisticRegression": "coterie.estimators",
+    "PrivateRidge": "coterie.estimators",
+    "PrivateScorer": "coterie.evaluation",
+    "Spending": "coterie.spending",
+    "evaluate": "coterie.evaluation",
     "Plan": "coterie.plan",
     "Schedule": "coterie.schedules",
     "Seeded": "coterie.privacy.noise",
@@ -24,23 +31,33 @@ _HOME = {
 if TYPE_CHECKING:
     from coterie.data import Federation, Schema, load_adult, load_heart
     from coterie.engines.in_process import run
+    from coterie.estimators import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge
+    from coterie.evaluation import PrivateScorer, evaluate
     from coterie.plan import Plan
     from coterie.privacy.noise import Seeded, SystemEntropy
     from coterie.problems import Problem
     from coterie.schedules import Schedule
+    from coterie.spending import Spending
     from coterie.topology import Topology
     from coterie.transcript import Transcript
 
 __all__ = [
     "Federation",
     "Plan",
+    "PrivateLasso",
+    "PrivateLinearSVC",
+    "PrivateLogisticRegression",
+    "PrivateRidge",
+    "PrivateScorer",
     "Problem",
     "Schedule",
     "Schema",
     "Seeded",
+    "Spending",
     "SystemEntropy",
     "Topology",
     "Transcript",
+    "evaluate",
     "load_adult",
     "load_heart",
     "run",

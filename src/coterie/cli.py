@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import coterie
+from coterie.commands import certificate, cite, datasets, run, schema
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,6 +118,13 @@ def errata(
         numbers = ("none" if value is None else f"{value:.5g}" for value in (e.claimed, e.exact, e.certified))
         table.add_row(e.id, e.paper, *numbers, e.verdict, e.statement)
     Console(markup=False, highlight=False).print(table)
+
+
+app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=cite.EXAMPLES)(cite.cite)
+app.command(epilog=datasets.EXAMPLES)(datasets.datasets)
+app.add_typer(schema.app, name="schema")
+app.add_typer(certificate.app, name="certificate")
 
 
 def _figure_or_none():

@@ -43,7 +43,7 @@ class Matrix:
             raise InputError(f"{name}: got {entries.ndim} dimensions; a matrix has two")
         entries.sum_duplicates()
         rows, columns = (tuple(map(int, index)) for index in entries.coords)
-        m, n = map(int, entries.shape)
+        m, n = (int(size) for size in entries.shape)  # type: ignore[union-attr]
         return cls(shape=(m, n), rows=rows, columns=columns, values=tuple(map(float, entries.data)))
 
     @functools.cached_property

@@ -158,14 +158,16 @@ class Plan(Granting):
         if not self.people_span_parties:
             return max(self.party_epsilons(delta, observer=observer, accountant=accountant))
         check_delta(delta)
-        return self._person_epsilon(self._spanning_ledger(observer), delta, accountant)
+        self.observer(observer)
+        return self._person_epsilon(self._spanning_ledger(), delta, accountant)
 
-    def _spanning_ledger(self, observer: str | None = None) -> Ledger:
-        """What somebody pays who has a record at every party."""
+    def _spanning_ledger(self) -> Ledger:
+        """What somebody pays who has a record at every party, against whoever sees most: nothing hides under the noise
+        of parties that are all affected."""
         total: Counter[Any] = Counter()
         if not self.algorithm.channel.aggregates:
             for party in range(self.facts.n_parties):
-                for event, count in self.ledger(party, observer=observer):
+                for event, count in self.ledger(party):
                     total[event] += count
             return list(total.items())
         # one noise covers the sum, and all parties' records move it together: ratios add, not their squares

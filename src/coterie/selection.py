@@ -162,17 +162,24 @@ class Walk(Selection):
             _check_whole("most_visits", self.most_visits)
 
     def draw(self, n_rounds, topology, uniform):
+        return self.works(self.path(n_rounds, topology, uniform), topology)
+
+    def path(self, n_rounds: int, topology: Topology, uniform: Uniform) -> np.ndarray:
+        """Who holds the token in each round."""
         n, steps = topology.n_parties, uniform(n_rounds)
         if topology.everybody_reachable:
-            path = (steps * n).astype(int)
-        else:
-            path, holder = np.empty(n_rounds, dtype=int), int(steps[0] * n)
-            for k in range(n_rounds):
-                if k > 0:
-                    near = topology.neighbours[holder]
-                    holder = near[int(steps[k] * len(near))]
-                path[k] = holder
-        table = _one_hot(path, n)
+            return (steps * n).astype(int)
+        path, holder = np.empty(n_rounds, dtype=int), int(steps[0] * n)
+        for k in range(n_rounds):
+            if k > 0:
+                near = topology.neighbours[holder]
+                holder = near[int(steps[k] * len(near))]
+            path[k] = holder
+        return path
+
+    def works(self, path: np.ndarray, topology: Topology) -> np.ndarray:
+        """The table of a path: holders work until they have done so `most_visits` times."""
+        table = _one_hot(path, topology.n_parties)
         if self.most_visits is not None:
             table &= np.cumsum(table, axis=0) <= self.most_visits
         return table

@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any, TypeVar
 
+import numpy as np
+
 from coterie.errors import InputError
 
 _CLASSES: dict[str, type] = {}
@@ -29,6 +31,8 @@ def encode(value: Any) -> Any:
         return {"type": type(value).__name__, **fields}
     if isinstance(value, (tuple, list)):
         return [encode(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"type": "float", "value": str(value)}  # JSON has no word for infinity
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

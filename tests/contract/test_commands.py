@@ -1,6 +1,7 @@
 """The commands as people type them; a few in a process of their own, the others through the same entry point."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,14 @@ def test_cite(coterie):
 def test_every_algorithm_can_be_cited():
     for cls in ALGORITHMS.values():
         assert cls.citation in CITATIONS
+
+
+def test_the_citation_file_says_the_same():
+    text = (ROOT / "CITATION.cff").read_text()
+    stated = re.findall(r'\n    title: "([^"]+)".*?notes: "([^"]+)"', text, flags=re.DOTALL)
+    assert len(stated) >= 6
+    for title, key in stated:
+        assert CITATIONS[key].title == title
 
 
 def test_datasets(coterie):

@@ -102,6 +102,7 @@ SPECS = {
     "l2 is negative": ("l2 = 1.0", "l2 = -1.0", "problem.l2"),
     "l2 is huge": ("l2 = 1.0", "l2 = 1e300", "problem.l2"),
     "l2 is a huge integer": ("l2 = 1.0", "l2 = 1" + "0" * 500, "problem.l2"),
+    "l2 of thousands of digits": ("l2 = 1.0", "l2 = 1" + "0" * 5000, "not TOML"),
     "penalty is a text": ("rounds = 3", 'rounds = 3\npenalty = "big"', "algorithm.penalty"),
     "penalty is zero": ("rounds = 3", "rounds = 3\npenalty = 0", "algorithm.penalty"),
     "penalty is huge": ("rounds = 3", "rounds = 3\npenalty = 1e101", "algorithm.penalty"),

@@ -17,6 +17,7 @@ from coterie.channels import Curator, SecureSum
 from coterie.data import Federation
 from coterie.engines.buckets import MOST_PADDING, group_by_size, make_buckets
 from coterie.engines.in_process import run
+from coterie.engines.rounds import compiled
 from coterie.errors import InputError, LocalSolveError
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
@@ -225,11 +226,12 @@ def test_ctrl_c_before_the_first_round_gives_an_empty_transcript(small):
 
 def test_a_step_that_misses_its_tolerance_stops_the_run(small, monkeypatch):
     federation, plan = small
-    plan = dataclasses.replace(plan, n_rounds=plan.n_rounds + 1)  # one that was not compiled yet
+    compiled.cache_clear()  # or the steps would be those of before
     monkeypatch.setattr(coterie.problems.local, "NEWTON_STEPS", 0)
     monkeypatch.setattr(coterie.problems.local, "GRADIENT_STEPS", 0)
     with pytest.raises(LocalSolveError, match=r"party '0' could not compute its step of round 0 .*budget"):
         run(plan, federation, noise=Seeded(0))
+    compiled.cache_clear()  # and these must not be anybody's after
 
 
 # --- saving and replaying -------------------------------------------------------------------------------------------

@@ -179,9 +179,9 @@ def test_a_walk_without_memory_minimises_moreau_envelopes():
     X, y, _ = fed.pooled
     walk = Walk(seed=None, most_visits=10**6)
     algorithm = MemorylessWalk(
-        mechanism=WalkNoise(**settings(step=step, relaxation=0.05)), penalty=FREE, selection=walk, averaging="linear"
+        mechanism=WalkNoise(**settings(step=step, relaxation=0.05)), penalty=FREE, selection=walk
     )
-    model = solve(algorithm, Huber(20.0), fed, 60_000).models[0]
+    model = solve(algorithm, Huber(20.0), fed, 60_000).models_by_round[0, 20_000:].mean(axis=0)
 
     def envelope(f):
         return np.sum((X @ f - y) ** 2 / (2 * (1 + step * np.sum(X * X, axis=1))))
@@ -241,8 +241,9 @@ def test_gradient_descent_with_a_secret_coin_is_dp_sgd():
     )
     transcript = solve(algorithm, Squared(), fed, 12, adjacency="zero-out")
     source, f = Seeded(0), np.zeros(D)
+    coins = source.coins(repeat=0)
     for t in range(12):
-        batch = source.uniform(N, repeat=0) < 0.25
+        batch = coins(N) < 0.25
         gradients = ((X @ f - y)[:, None] * X)[batch]
         gradients /= np.maximum(1.0, np.linalg.norm(gradients, axis=1) / 0.4)[:, None]
         noise = 1.3 * 0.4 * source.draw("gaussian", D, repeat=0, party=0, t=t)
@@ -346,7 +347,12 @@ def test_amplification_is_claimed_where_it_is_proved():
          InputError, "a secret walk needs most_visits"),
         (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, penalty=FREE, selection=Sample(count=N + 1, seed=0))),
          InputError, "count: got 25; at most the 24 parties"),
-        (lambda: WalkNoise(**PRIVATE, clip=1.0), PrivacyPreconditionError, "clip: got 1.0; a walk without memory"),
+        (lambda: plan_of(WalkADMM(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=0))),
+         InputError, "mechanism: got WalkNoise; WalkADMM is proved with LocalNoise"),
+        (lambda: plan_of(SumNoisedADMM(mechanism=M3, penalty=FREE, channel=Curator())),
+         InputError, "mechanism: got BroadcastNoise; SumNoisedADMM is proved with SumNoise"),
+        (lambda: WalkNoise(**PRIVATE | {"noise_multiplier": (20.0,) * N}),
+         InputError, "noise_multiplier: got one per party; every visit of the token needs the same noise"),
         (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=L2(1.0),
                                         selection=Walk(seed=None, most_visits=1))),
          InputError, "penalty: got L2(l2=1.0); a walk without memory takes none"),
@@ -378,6 +384,53 @@ def test_somebody_with_a_record_at_every_party_moves_the_sum_with_all_of_them():
     [(single, rounds)], [(together, same)] = one.ledger(0), everywhere._spanning_ledger()
     assert rounds == same == 10
     assert together.ratio == pytest.approx(4 * single.ratio)
+
+
+def test_every_visit_of_a_token_has_the_same_noise():
+    """A visit hides under the noise of those that follow: a quiet party would uncover it."""
+    facts = dataclasses.replace(federation(2).facts, parties=("a", "b", "c"), sizes=(1, 4, 9))
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=2))
+    for weights in ({"record_weight": 1.0}, {"party_weight": 1.0}):
+        problem = Problem(loss=Logistic(), penalty=FREE, **weights)
+        for unit in ("record", "party"):
+            plan = Plan.make(walk, problem, "unrestricted", facts, rounds=9, adjacency="replace-one", unit=unit)
+            assert len(set(plan.grant_table().noise_std.tolist())) == 1
+            assert max(event.ratio for event, _ in (plan.ledger(i)[0] for i in range(3))) == pytest.approx(1 / 20)
+
+
+def test_nothing_hides_under_the_noise_of_parties_that_are_all_affected():
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=1))
+    plan = plan_of(walk, people_span_parties=True)
+    assert plan.epsilon(1e-6, observer="peer") == plan.epsilon(1e-6)
+
+
+@pytest.mark.parametrize("sizes", ["equal", "unequal"])
+def test_a_holder_that_may_not_work_any_more_still_noises_the_token(sizes):
+    """2000 rounds for 24 visits with data: the token keeps moving by noise alone, of the stated size (5 deviations)."""
+    fed = federation(2)
+    if sizes == "unequal":
+        X, y, _ = fed.pooled
+        fed = Federation.from_arrays(X, y, parties=np.minimum(np.arange(N), 20), labels=(0, 1), min_records=1)
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=1))
+    plan = plan_of(walk, fed, rounds=2000)
+    late = run(plan, fed, noise=Seeded(0)).releases[0, 1000:, 0]
+    std = float(plan.grant_table().noise_std[0])
+    assert abs(np.mean(late**2) / std**2 - 1) < 5 * np.sqrt(2 / late.size)
+
+
+def test_the_same_seed_gives_the_same_coins_again():
+    fed, source = federation(2), Seeded(4)
+    selection = Poisson(probability=0.5, seed=None)
+    algorithm = SumNoisedADMM(mechanism=CLIPPED, penalty=FREE, channel=Curator(), selection=selection)
+    plan = plan_of(algorithm, fed, adjacency="zero-out")
+    np.testing.assert_array_equal(*(run(plan, fed, noise=source).releases for _ in range(2)))
+
+
+def test_settings_from_numpy_can_be_saved():
+    selection = Sample(count=np.int64(2), seed=np.int64(0))
+    mechanism = LocalNoise(step=np.float32(0.5), relaxation=np.float64(0.5), noise_multiplier=np.float32(2.0))
+    plan = plan_of(LocallyNoisedADMM(mechanism=mechanism, penalty=FREE, selection=selection))
+    assert Plan.from_json(plan.to_json()).digest == plan.digest
 
 
 def test_what_a_stopped_run_has_cost():

@@ -12,7 +12,7 @@ from coterie.errors import LeakError
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
-from coterie.problems import L2, Logistic, Problem
+from coterie.problems import L2, HuberisedHinge, Logistic, Problem
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(4, 4, 4), n_features=3, row_norm=1.0, labels=("no", "yes"))
 PENALTY = L2(1.0)
@@ -91,6 +91,11 @@ def a_larger_relaxation(self, grant, problem, records, private, inbox, noise):
     return louder.advance(problem, records, centre=inbox, state=private)
 
 
+def another_loss(self, grant, problem, records, private, inbox, noise):
+    steeper = dataclasses.replace(problem, loss=HuberisedHinge(1e-6))
+    return grant.advance(steeper, records, centre=inbox, state=private)
+
+
 def another_shape(self, grant, problem, records, private, inbox, noise):
     state, out = grant.advance(problem, records, centre=inbox, state=private)
     return (state, records.X), out
@@ -107,6 +112,7 @@ def another_shape(self, grant, problem, records, private, inbox, noise):
         two_steps_for_one_price,
         the_state_itself,
         a_larger_relaxation,
+        another_loss,
         another_shape,
     ],
     ids=lambda f: f.__name__,

@@ -146,6 +146,16 @@ def heavier_records(self, grant, problem, records, private, inbox, noise):
     return private, grant.argmin(problem, heavier, noise, linear=inbox[0], target=inbox[1])
 
 
+def another_problem(self, grant, problem, records, private, inbox, noise):
+    steeper = dataclasses.replace(problem, penalty=L2(1e-9))
+    return private, grant.argmin(steeper, records, noise, linear=inbox[0], target=inbox[1])
+
+
+def exchanged_columns(self, grant, problem, records, private, inbox, noise):
+    exchanged = records._replace(y=records.weight, weight=records.y)
+    return private, grant.argmin(problem, exchanged, noise, linear=inbox[0], target=inbox[1])
+
+
 def what_a_private_call_returns(self, grant, problem, records, private, inbox, noise):
     hidden = private_call(lambda x: x, inbox[0])
     return private, grant.argmin(problem, records, noise, linear=hidden, target=inbox[1])
@@ -170,6 +180,8 @@ def what_a_private_call_returns(self, grant, problem, records, private, inbox, n
         a_release_in_a_loop,
         a_release_that_was_altered,
         heavier_records,
+        another_problem,
+        exchanged_columns,
         what_a_private_call_returns,
     ],
     ids=lambda f: f.__name__,

@@ -15,7 +15,7 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.plan import Plan
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
-from coterie.problems import L2, Huber, HuberisedHinge, Problem
+from coterie.problems import L2, Huber, HuberisedHinge, Problem, Squared
 from coterie.selection import Poisson, Sample, Walk
 
 ROUNDS = 4
@@ -178,3 +178,35 @@ def test_every_party_of_a_secure_sum_adds_its_share():
     plan = make_plan(algorithm, federation.facts, "replace-one", LINEAR)
     exact, stated = exact_rdp_per_order(plan, federation, neighbour), stated_rdp_per_order(plan)
     assert 0.99 * stated <= exact <= stated * (1 + 1e-6)
+
+
+def test_taking_one_record_away_can_turn_a_clipped_gradient_round():
+    """Two records that pull in opposite directions: without the stronger one the party pulls the other way."""
+    X, y, parties = np.ones((4, 1)), np.array([100.0, -20.0, 0.0, 0.0]), [0, 0, 1, 1]
+
+    def federation(weight):
+        return Federation.from_arrays(X, y, parties=parties, label_bound=100.0, sample_weight=weight)
+
+    mechanism = BroadcastNoise(step=1.0, relaxation=0.5, noise_multiplier=1e-3, clip=1.0)
+    algorithm = BroadcastNoisedADMM(mechanism=mechanism, penalty=NONE, channel=Curator())
+    whole, without = federation(np.ones(4)), federation(np.array([0.0, 1.0, 1.0, 1.0]))
+    plan = make_plan(algorithm, whole.facts, "zero-out", Squared(), rounds=1)
+    exact, stated = exact_rdp_per_order(plan, whole, without), stated_rdp_per_order(plan)
+    assert 0.99 * stated <= exact <= stated * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", ["M1 clipped", "M2 clipped"])
+@pytest.mark.parametrize("how", ["without weight", "with a row of zeros"])
+def test_zero_out_of_a_person_under_clipping(name, how):
+    """Somebody whose record says nothing makes no move at all, in either reading."""
+    X, y = np.ones((5, 1)), np.ones(5)
+    rows, weight = X.copy(), np.ones(5)
+    (weight if how == "without weight" else rows)[0] = 0.0
+    parts = {"parties": np.arange(5), "labels": (0.0, 1.0), "min_records": 1}
+    federation = Federation.from_arrays(X, y, **parts)
+    neighbour = Federation.from_arrays(rows, y, sample_weight=weight, **parts)
+    algorithm = ALGORITHMS[name]
+    tight = dataclasses.replace(algorithm, mechanism=dataclasses.replace(algorithm.mechanism, clip=1e-3))
+    plan = make_plan(tight, federation.facts, "zero-out", LINEAR, rounds=3)
+    exact, stated = exact_rdp_per_order(plan, federation, neighbour), stated_rdp_per_order(plan)
+    assert exact <= stated * (1 + 1e-6)

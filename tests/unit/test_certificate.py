@@ -163,6 +163,8 @@ CHANGES = {
     "a broken plan": lambda d: d["plan"].update(n_rounds="many"),
     "no plan": lambda d: d.update(plan=None),
     "no past": lambda d: d.update(past=None),
+    "software of another shape": lambda d: d.update(software={}),
+    "a number for a version": lambda d: d["software"].update(numpy=2),
     "a list for a table": lambda d: d.update(guarantee=[]),
 }
 
@@ -201,6 +203,8 @@ def test_what_is_no_certificate_is_refused(text):
         {"past": [("x", math.nan, 0.0)]},
         {"past": [("x", 1.0)]},
         {"audit": {"object": object()}},
+        {"audit": "passed"},
+        {"tuning": 3},
     ],
 )
 def test_nonsense_is_refused(options):

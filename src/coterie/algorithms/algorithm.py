@@ -13,7 +13,7 @@ traced. Code is written for one repeat; engines add the repeat axis. Private sta
 None where the channel adds it.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import jax
 
@@ -42,10 +42,17 @@ class Algorithm:
     selection: Selection = EVERYBODY_WORKS
     needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
     bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
+    idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
     absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
     def check(self, topology: Topology, problem: Problem) -> None:
         """Refuse settings that do not fit the graph or the problem."""
+        accepted = get_type_hints(type(self))["mechanism"]
+        if not isinstance(self.mechanism, accepted):
+            names = " or ".join(kind.__name__ for kind in get_args(accepted) or (accepted,))
+            raise InputError(
+                f"mechanism: got {type(self.mechanism).__name__}; {type(self).__name__} is proved with {names}"
+            )
         for name, schedule in self.mechanism.schedules().items():
             schedule.check_parties(name, topology.n_parties)
         self.selection.check(topology)

@@ -126,8 +126,9 @@ class MemorylessWalk(FixedPointADMM):
     mechanism: WalkNoise
     penalty: Penalty
     selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
-    averaging: Averaging = "last"
+    averaging: ClassVar[Averaging] = "last"  # an average that travels with the token would undo part of its noise
     channel: ClassVar[Token] = Token()
+    idle_adds_noise: ClassVar[bool] = True
 
     def check(self, topology, problem):
         super().check(topology, problem)

@@ -96,6 +96,22 @@ def renyi_divergence(
     return exact[2:].reshape(2, -1) / (np.asarray(orders) - 1)
 
 
+def exact_epsilon(step: Step, records: Records, other: Records, delta: float) -> float:
+    """The loss at `delta`, the larger of both directions: where the integral of (p - e^epsilon q)+ falls to delta."""
+    powers = np.array([(1.0, 0.0), (0.0, 1.0)])
+    points, weights = next(_grids(step, (records, other), _reach(step, records, other, 1.0), powers))
+    p, q = log_density(step, records, points), log_density(step, other, points)
+    largest = 0.0
+    for own, reference in ((p, q), (q, p)):
+        low, high = 0.0, float(np.max(own - reference))
+        for _ in range(60):
+            middle = (low + high) / 2
+            excess = weights @ np.maximum(np.exp(own) - np.exp(middle + reference), 0.0)
+            low, high = (middle, high) if excess > delta else (low, middle)
+        largest = max(largest, low)
+    return largest
+
+
 def _noise_at(step: Step, records: Records, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The noise b(f) that leads to each point f, log det H there, and all slopes (n_points, n_records, n_outputs)."""
     X, K = np.asarray(records.X, dtype=float), step.loss.n_outputs

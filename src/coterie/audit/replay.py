@@ -26,10 +26,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coterie.audit.compiled import compiled
 from coterie.errors import InputError
 from coterie.plan import Plan
-from coterie.privacy.events import Both, Gaussian, GaussianObjective, Pure
-from coterie.privacy.grants import ArgminGrant, GradientSumGrant, Grant
+from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGaussian, Pure
+from coterie.privacy.grants import ArgminGrant, Grant
 from coterie.privacy.noise import Seeded
 from coterie.privacy.release import unit_noise
 from coterie.problems.local import Records
@@ -76,15 +77,15 @@ class Report:
 def declared_sensitivity(grant: Grant) -> float:
     """What the grant's event says one record can change, in the unit of its noise; infinite without noise."""
     scales, event = grant.scales, grant.event
-    if isinstance(grant, GradientSumGrant):
-        scale = scales.noise_std
-    elif isinstance(grant, ArgminGrant):
+    if isinstance(grant, ArgminGrant):
         scale = scales.noise_scale or scales.output_scale
+    elif hasattr(scales, "noise_std"):  # noise on a move or a sum
+        scale = scales.noise_std
     else:
         raise InputError(f"grant: got a {type(grant).__name__}; what it declares is not known here")
     if isinstance(event, Both):
         event = event.events[0]  # the others price the solver's error
-    if isinstance(event, (Gaussian, GaussianObjective)):
+    if isinstance(event, (Gaussian, GaussianObjective, PoissonGaussian)):
         return event.ratio * scale
     return event.epsilon * scale if isinstance(event, Pure) else math.inf
 
@@ -96,7 +97,11 @@ def check_sensitivity(
 
     All of them are in memory at once, each with twice the party's number of records: try fewer for a large party.
     """
-    replay, rng = Replay(plan, party, t), np.random.default_rng(seed)
+    return search(Replay(plan, party, t), n_random=n_random, n_generations=n_generations, seed=seed)
+
+
+def search(replay: "Replay", *, n_random: int, n_generations: int, seed: int) -> Report:
+    rng = np.random.default_rng(seed)
     cases = replay.draw(rng, n_random)
     changes, worst = replay.measure(cases)
     for generation in range(n_generations):
@@ -113,6 +118,8 @@ def check_sensitivity(
 class Replay:
     """One party's step of one round, as a function of data, public inputs and noise."""
 
+    follows_state = False
+
     def __init__(self, plan: Plan, party: int, t: int) -> None:
         if not 0 <= party < plan.facts.n_parties or not 0 <= t < plan.n_rounds:
             raise InputError(f"party, t: got {party}, {t}; the plan has {plan.facts.n_parties}, {plan.n_rounds}")
@@ -122,7 +129,7 @@ class Replay:
         with jax.enable_x64(True):
             public, self.private = jax.eval_shape(lambda: algorithm.init(plan.topology, self.d))
             self.inbox = jax.eval_shape(lambda pub: algorithm.inbox(float(t), pub, plan.topology), public)
-        if jax.tree.leaves(self.private):
+        if jax.tree.leaves(self.private) and not self.follows_state:
             raise InputError(
                 f"plan: {type(algorithm).__name__} keeps private state between rounds, which one step cannot show"
             )
@@ -139,7 +146,7 @@ class Replay:
         shape = (n, 2, self.n_records)
         X, y, weight = self._records(rng, shape)
         place, rows = rng.integers(self.n_records, size=n), np.arange(n)
-        for column in (X, y, weight):
+        for column in (X, y, weight) if self.plan.unit == "record" else ():  # else all records differ
             kept = column[rows, 1, place].copy()
             column[:, 1] = column[:, 0]
             column[rows, 1, place] = kept
@@ -197,11 +204,12 @@ class Replay:
         return X, y, facts.weight_bound * share()
 
     def _adjacent(self, cases: Neighbours) -> Neighbours:
-        """Zero-out: the neighbour is the same data set with one weight 0."""
+        """Zero-out: the neighbour is the same data set with one weight 0, or all of them."""
         if self.plan.adjacency == "zero-out":
             for column in (cases.X, cases.y, cases.weight):
                 column[:, 1] = column[:, 0]
-            cases.weight[np.arange(len(cases.y)), 1, cases.place] = 0.0
+            rows = np.arange(len(cases.y))
+            cases.weight[(rows, 1, cases.place) if self.plan.unit == "record" else (rows, 1)] = 0.0
         return cases
 
     # --- measurement ------------------------------------------------------------------------------------------------
@@ -262,9 +270,7 @@ class Replay:
         """One of the functions below, on all cases."""
         key, scales = (function.__name__, len(args[0].y)), [np.asarray(scale) for scale in self.grant.scales]
         if key not in self._ready:
-            self._ready[key] = _compiled(
-                lambda scales, *rest: jax.vmap(partial(function, scales))(*rest), scales, *args
-            )
+            self._ready[key] = compiled(lambda scales, *rest: jax.vmap(partial(function, scales))(*rest), scales, *args)
         return np.asarray(self._ready[key](scales, *args))
 
     def _step(self, scales: Any, records: Records, inbox: Any, release_noise: Any, output_noise: Any) -> Any:
@@ -285,15 +291,3 @@ class Replay:
     def _convexity(self, scales: Any) -> Any:
         """Lambda, which all data sets share."""
         return self.problem.penalty.l2 + scales.curvature + scales.extra_l2
-
-
-_COMPILED: dict[str, Any] = {}
-
-
-def _compiled(function: Callable[..., Any], *args: Any) -> Any:
-    """Most plans differ in numbers only, and compiling is all that takes time: equal programs are compiled once."""
-    lowered = jax.jit(function).lower(*args)
-    program = lowered.as_text()
-    if program not in _COMPILED:
-        _COMPILED[program] = lowered.compile()
-    return _COMPILED[program]

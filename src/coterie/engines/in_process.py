@@ -9,7 +9,7 @@ import numpy as np
 from coterie.data.federation import Federation
 from coterie.engines.buckets import make_buckets
 from coterie.engines.inputs import Inputs
-from coterie.engines.rounds import rounds_of
+from coterie.engines.rounds import Program, compiled
 from coterie.errors import InputError, LocalSolveError
 from coterie.impairments import Impairments
 from coterie.plan import Plan
@@ -68,7 +68,7 @@ class _Run:
             lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)),
             (*plan.algorithm.init(plan.topology, self.d), silence),
         )
-        advance = rounds_of(plan, self.repeats, self.block, self.remembers)
+        advance = compiled(Program.of(plan, self.repeats, self.block, self.remembers))
         done: list[np.ndarray] = []
         try:
             for start in range(0, n_rounds, self.block):

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
-from coterie.selection import participants
+from coterie.selection import Walk, participants
 
 
 class RoundInputs(NamedTuple):
@@ -17,6 +17,7 @@ class RoundInputs(NamedTuple):
     delivery: Any  # impairments
     who: Any  # (rounds, repeats, width) those who work and are heard one by one; n_parties is nobody
     works: Any  # (rounds, repeats, n_parties) those who work and enter a sum
+    with_data: Any  # (rounds, repeats, width) 0 where one of those works without its records, else 1
     noise: Any  # pair of (rounds, repeats, rows, d)
 
 
@@ -26,22 +27,26 @@ class Inputs:
     ) -> None:
         self.plan, self.source, self.repeats, self.d, self.length = plan, source, repeats, d, length
         self.deliveries = None if impairments is None else impairments.deliveries(plan.topology, plan.n_rounds)
-        self.who = self.works = None
-        selection, topology = plan.algorithm.selection, plan.topology
+        self.who, self.works, self.with_data = self._participation()
+
+    def _participation(self) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        plan, repeats = self.plan, self.repeats
+        selection, topology, n_rounds = plan.algorithm.selection, plan.topology, plan.n_rounds
+        if isinstance(selection, Walk) and plan.algorithm.idle_adds_noise:
+            coins = [self.source.coins(repeat=r) for r in range(repeats)]
+            paths = [selection.path(n_rounds, topology, uniform) for uniform in coins]
+            busy = [selection.works(path, topology).any(axis=1) for path in paths]
+            return np.stack(paths, axis=1)[..., None], None, np.stack(busy, axis=1)[..., None].astype(float)
         if selection.secret:
-            tables = [
-                selection.table(plan.n_rounds, topology, lambda size, r=r: source.uniform(size, repeat=r))
-                for r in range(repeats)
-            ]
+            tables = [selection.table(n_rounds, topology, self.source.coins(repeat=r)) for r in range(repeats)]
         elif plan.participation is not None:
             tables = [plan.participation]
         else:
-            return
+            return None, None, None
         if plan.algorithm.channel.aggregates:
-            self.works = np.stack(tables, axis=1)
-        else:
-            found = np.stack([participants(table) for table in tables], axis=1)
-            self.who = np.broadcast_to(found, (plan.n_rounds, repeats, plan.release_width))
+            return None, np.stack(tables, axis=1), None
+        found = np.stack([participants(table) for table in tables], axis=1)
+        return np.broadcast_to(found, (n_rounds, repeats, plan.release_width)), None, None
 
     def block(self, start: int, count: int) -> RoundInputs:
         """Of `count` rounds, in arrays of one fixed length so that nothing is compiled twice."""
@@ -57,6 +62,7 @@ class Inputs:
             delivery=delivery,
             who=who,
             works=piece(self.works),
+            with_data=piece(self.with_data),
             noise=self._noise(start, count, who),
         )
 

@@ -3,6 +3,7 @@
 It calls `inbox`, `local`, `Channel.aggregate` and `combine`, as engines between organisations do, and nothing else.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -11,33 +12,68 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Heard
+from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.buckets import group_by_size
 from coterie.engines.inputs import RoundInputs
 from coterie.impairments import ImpairedTopology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
+from coterie.problems.problem import Problem
+from coterie.topology import Topology
 
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
 
 
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """All of a plan that is compiled in. Levels of noise are not: they arrive with the grants."""
+
+    algorithm: Algorithm
+    problem: Problem
+    topology: Topology
+    sizes: tuple[int, ...]
+    d: int
+    release_width: int
+    grant: Any  # its pytree structure
+    repeats: int
+    block: int
+    remembers: bool
+
+    @classmethod
+    def of(cls, plan: Plan, repeats: int, block: int, remembers: bool) -> "Program":
+        return cls(
+            algorithm=dataclasses.replace(plan.algorithm, mechanism=plan.algorithm.mechanism.beyond_grants()),  # type: ignore[type-var]
+            problem=plan.problem,
+            topology=plan.topology,
+            sizes=plan.facts.sizes,
+            d=plan.problem.n_coefficients(plan.facts),
+            release_width=plan.release_width,
+            grant=jax.tree.structure(plan.issued[0][0]),
+            repeats=repeats,
+            block=block,
+            remembers=remembers,
+        )
+
+
 @functools.lru_cache(maxsize=32)
-def rounds_of(plan: Plan, repeats: int, block: int, remembers: bool) -> Callable[..., Any]:
+def compiled(program: Program) -> Callable[..., Any]:
     """Kept, because a plan is often run more than once and compiling takes longer than running."""
-    return jax.jit(Rounds(plan, repeats, block, remembers).advance, donate_argnums=0)
+    return jax.jit(Rounds(program).advance, donate_argnums=0)
 
 
 class Rounds:
     """Holds no data: only what a plan says."""
 
-    def __init__(self, plan: Plan, repeats: int, block: int, remembers: bool) -> None:
-        self.plan, self.repeats, self.block, self.remembers = plan, repeats, block, remembers
-        self.n_parties, self.d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
-        self.groups = group_by_size(plan.facts.sizes)
+    def __init__(self, program: Program) -> None:
+        self.program, self.algorithm, self.topology = program, program.algorithm, program.topology
+        self.repeats, self.remembers, self.d = program.repeats, program.remembers, program.d
+        self.n_parties = len(program.sizes)
+        self.problem = program.problem.share(self.n_parties)
+        self.groups = group_by_size(program.sizes)
 
     def advance(self, state, records, table, start, count, inputs: RoundInputs):
         """`count` rounds from `start` on: the state after them and what was released."""
-        out = jnp.zeros((self.repeats, self.block, self.plan.release_width, self.d))
+        out = jnp.zeros((self.repeats, self.program.block, self.program.release_width, self.d))
 
         def one_round(k, carry):
             state, out = carry
@@ -49,13 +85,13 @@ class Rounds:
         return jax.lax.fori_loop(0, count, one_round, (state, out))
 
     def _round(self, state, records, scales, t, now: RoundInputs):
-        algorithm, plan = self.plan.algorithm, self.plan
-        topology: Any = plan.topology if now.delivery is None else ImpairedTopology(plan.topology, now.delivery)
+        algorithm = self.algorithm
+        topology: Any = self.topology if now.delivery is None else ImpairedTopology(self.topology, now.delivery)
         public, private, last = state
         noise = unit_noise(*now.noise)
         inbox = jax.vmap(lambda pub: algorithm.inbox(t, pub, topology))(public)
         if now.who is not None:
-            private, values = self._some(now.who, records, scales, private, inbox, noise)
+            private, values = self._some(now, records, scales, private, inbox, noise)
             received, released = jax.vmap(Heard)(now.who, values), values
         elif algorithm.channel.aggregates:
             after, parts = self._everybody(records, scales, private, inbox, None)
@@ -65,7 +101,7 @@ class Rounds:
                 absent = last if self.remembers else jax.tree.map(jnp.zeros_like, parts.value)
                 parts = jax.tree.map(lambda new: jnp.where(works[..., None], new, absent), parts)
                 last = parts.value if self.remembers else last
-            private, grant = after, plan.as_grant([s[0] for s in jax.tree.leaves(scales)])
+            private, grant = after, self._grant(jax.tree.map(lambda s: s[0], scales))
             total = jax.vmap(lambda part, n: algorithm.channel.aggregate(part, grant, n))(parts, noise)  # type: ignore[attr-defined]
             received, released = total.value, total.value[:, None]
         else:
@@ -77,10 +113,10 @@ class Rounds:
         public = jax.vmap(lambda pub, got: algorithm.combine(t, pub, got, topology))(public, received)
         return (public, private, last), released
 
-    def _everybody(self, records, scales, private, inbox, noise):
+    def _everybody(self, records, scales, private, inbox, noise, with_data=None):
         """All repeats of all parties; results have axes (repeat, party, ...)."""
         parts = [
-            self._bucket(parties, data, scales, private, inbox, noise)
+            self._bucket(parties, data, scales, private, inbox, noise, with_data)
             for parties, data in zip(self.groups, records, strict=True)
         ]
         if len(parts) == 1:  # in order already
@@ -88,8 +124,9 @@ class Rounds:
         back = np.argsort(np.concatenate(self.groups))
         return jax.tree.map(lambda *a: jnp.concatenate(a, axis=1)[:, back], *parts)
 
-    def _some(self, who, records, scales, private, inbox, noise):
-        """The parties `who`, (repeat, place); values of nobody are zero."""
+    def _some(self, now: RoundInputs, records, scales, private, inbox, noise):
+        """The parties `now.who`, (repeat, place); values of nobody are zero."""
+        who = now.who
 
         def of_those(tree):
             return jax.tree.map(lambda a: jax.vmap(lambda row, places: row[places])(a, who), tree)
@@ -98,26 +135,29 @@ class Rounds:
         if len(self.groups) == 1:
             data = jax.tree.map(lambda a: a[who], records[0])
             theirs = jax.tree.map(lambda a: a[who], scales)
-            args = (theirs, data, of_those(private), of_those(inbox), noise)
+            args = (theirs, data, of_those(private), of_those(inbox), noise, now.with_data)
             after, outs = jax.vmap(jax.vmap(lambda *a: self._local(*a)))(*args)
             private = jax.vmap(lambda old, new, places: jax.tree.map(lambda o, n: o.at[places].set(n), old, new))(
                 private, after, who
             )
         else:  # parties of different sizes lie in different arrays: everybody works and only `who` counts
             spread = jax.vmap(lambda row, places: jnp.zeros((self.n_parties, row.shape[-1])).at[places].set(row))
-            after, everything = self._everybody(
-                records, scales, private, inbox, jax.tree.map(lambda n: spread(n, who), noise)
-            )
+            everyone = jax.tree.map(lambda n: spread(n, who), noise)
+            with_data = None if now.with_data is None else spread(now.with_data[..., None], who)[..., 0]
+            after, everything = self._everybody(records, scales, private, inbox, everyone, with_data)
             works = jax.vmap(lambda places: jnp.zeros(self.n_parties, bool).at[places].set(True))(who)
             private, outs = _where(works, after, private), of_those(everything)
         return private, jnp.where(somebody[..., None], outs.value, 0.0)
 
-    def _local(self, scales, records, private, inbox, noise):
-        grant = self.plan.as_grant(jax.tree.leaves(scales))
-        problem = self.plan.problem.share(self.n_parties)
-        return self.plan.algorithm.local(grant, problem, records, private, inbox, noise)
+    def _local(self, scales, records, private, inbox, noise, with_data=None):
+        if with_data is not None:  # records without weight say nothing
+            records = records._replace(weight=records.weight * with_data)
+        return self.algorithm.local(self._grant(scales), self.problem, records, private, inbox, noise)
 
-    def _bucket(self, parties: np.ndarray, records, scales, private, inbox, noise):
+    def _grant(self, scales):
+        return jax.tree.unflatten(self.program.grant, jax.tree.leaves(scales))
+
+    def _bucket(self, parties: np.ndarray, records, scales, private, inbox, noise, with_data):
         """All repeats of the parties of one bucket."""
 
         def one_party(args):
@@ -132,7 +172,7 @@ class Rounds:
         args = (
             jax.tree.map(lambda a: a if whole else a[parties], scales),
             records,
-            *(party_first(tree) for tree in (private, inbox, noise)),
+            *(party_first(tree) for tree in (private, inbox, noise, with_data)),
         )
         batch = max(1, BATCH_ELEMENTS // (records.X[0].size * self.repeats))
         at_once = batch >= len(parties)

@@ -8,11 +8,12 @@ grant carries only its scales (an array pytree); its event stays on the host wit
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
+from coterie.errors import LeakError
 from coterie.privacy.events import Event
 from coterie.privacy.noise import Purpose
 from coterie.privacy.release import (
@@ -32,30 +33,45 @@ _SEAL = object()
 
 
 class Grant:
-    """Base: holds `scales` (public numbers for the device) and `event` (None inside a party's step)."""
+    """Base: holds `scales` (public numbers for the device), `event` (None inside a party's step) and the `problem` that
+    the event was priced for, as one party sees it."""
 
-    __slots__ = ("event", "scales")
+    __slots__ = ("event", "problem", "scales")
     Scales: ClassVar[type]
     purposes: ClassVar[tuple[Purpose, ...]] = ("release",)  # the draws that a step uses
 
-    def __init__(self, scales: Any, event: Event | None, seal: object = None) -> None:
+    def __init__(self, scales: Any, event: Event | None, problem: Problem | None = None, seal: object = None) -> None:
         if seal is not _SEAL:
             raise TypeError(f"a {type(self).__name__} is made by a Mechanism, never by hand")
         object.__setattr__(self, "scales", scales)
         object.__setattr__(self, "event", event)
+        object.__setattr__(self, "problem", problem)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise TypeError(f"a {type(self).__name__} cannot be changed: noise and price must agree")
 
     def __init_subclass__(cls) -> None:
         jax.tree_util.register_pytree_node(
-            cls, lambda g: ((g.scales,), None), lambda _, children: cls(children[0], None, _SEAL)
+            cls,
+            lambda g: ((g.scales,), g.problem),
+            lambda problem, children: cls(children[0], None, cast(Problem, problem), _SEAL),
         )
 
+    def priced(self, problem: Problem) -> Problem:
+        """The problem, if it is the one that was priced."""
+        if problem != cast(Problem, self.problem):
+            raise LeakError(f"problem: a party's step solves {problem}, and its grant was priced for {self.problem}")
+        return problem
 
-def issue(cls: type[Any], event: Event, **scales: float) -> Any:
-    """For mechanisms only: a grant with concrete public numbers."""
-    return cls(cls.Scales(**{name: float(value) for name, value in scales.items()}), event, _SEAL)
+
+def issue(cls: type[Any], event: Event, *, priced_for: Problem, **scales: float) -> Any:
+    """For mechanisms only: a grant with concrete public numbers, for one party's share of a problem."""
+    return cls(cls.Scales(**{name: float(value) for name, value in scales.items()}), event, priced_for, _SEAL)
+
+
+def untouched(records: Records) -> Records:
+    """For grants only: records as they were handed to the party's step, column by column."""
+    return Records(*[as_issued(column, name) for name, column in zip(Records._fields, records, strict=True)])  # type: ignore[arg-type]
 
 
 class ArgminScales(NamedTuple):
@@ -82,7 +98,7 @@ class ArgminGrant(Grant):
         """
         scales = ArgminScales(*[as_issued(s, "scale") for s in self.scales])
         release_noise, output_noise = (as_issued(n, "noise") for n in noise.value)
-        records = Records(*[as_issued(column, "records") for column in records])
+        records, problem = untouched(records), self.priced(problem)
         linear = needs_public(linear) + scales.noise_scale * release_noise
         total = scales.curvature + scales.extra_l2  # both quadratics are one around a target nearer to zero
         target = needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0))
@@ -116,7 +132,7 @@ class GradientSumGrant(Grant):
     def gradient(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
         """sum_n w_n grad loss(x_n . at, y_n), each record's gradient clipped."""
         at, clip = needs_public(at), as_issued(self.scales.clip, "scale")
-        records = Records(*[as_issued(column, "records") for column in records])
+        records, problem = untouched(records), self.priced(problem)
         n_outputs = problem.loss.n_outputs
         slopes = problem.loss.slope(records.X @ (at if n_outputs == 1 else at.reshape(-1, n_outputs)), records.y)
         slopes = slopes.reshape(len(records.y), -1)

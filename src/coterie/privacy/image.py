@@ -24,7 +24,7 @@ import numpy as np
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.matrices import Matrix
 from coterie.privacy.events import Gaussian
-from coterie.privacy.grants import Grant, issue
+from coterie.privacy.grants import Grant, issue, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts
 from coterie.privacy.prox_step import ProxStep
 from coterie.privacy.release import Release, UnitNoise, as_issued, needs_public, private_call, seal
@@ -54,9 +54,8 @@ class ImageGrant(Grant):
         """argmin_y f(basis y) + (curvature/2) |y - target|^2, plus noise; NaN if the solver failed."""
         scales = ImageScales(*[as_issued(s, "scale") for s in self.scales])
         unit, _ = (as_issued(n, "noise") for n in noise.value)
-        untouched = Records(*[as_issued(column, "records") for column in records])
-        solve = partial(_solve, problem.loss)
-        y = private_call(solve, untouched, needs_public(target), needs_public(basis), scales)
+        solve = partial(_solve, self.priced(problem).loss)
+        y = private_call(solve, untouched(records), needs_public(target), needs_public(basis), scales)
         return seal(y + scales.noise_std * unit)
 
 
@@ -111,6 +110,7 @@ class ImageNoise(Mechanism):
         return issue(
             ImageGrant,
             Gaussian(ratio=1 / multiplier),
+            priced_for=facts.share(problem),
             curvature=1 / self.step,
             row_norm=mapped.row_norm,
             noise_std=multiplier * (prox.change + 2 * tolerance * self.step),

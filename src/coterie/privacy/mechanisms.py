@@ -20,6 +20,9 @@ from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 
 Unit = Literal["record", "party"]
+# fields that algorithms have no use for, and neutral values
+_UNIT = Schedule(1.0)
+_IN_GRANTS_ONLY = {"noise_multiplier": _UNIT, "noise_rate": _UNIT, "step_epsilon": _UNIT, "clip": None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,10 @@ class PartyFacts:
             unit=unit,
             secret_rate=secret_rate,
         )
+
+    def share(self, problem: Problem) -> Problem:
+        """The problem as one party sees it."""
+        return problem.share(self.n_parties)
 
     @property
     def changes(self) -> int:
@@ -123,6 +130,11 @@ class Mechanism:
     def seen_by(self, observer: Observer, event: Event, facts: PartyFacts) -> Event:
         """What a release costs against this observer; the loss against everybody bounds it for anybody."""
         return event
+
+    def beyond_grants(self) -> "Mechanism":
+        """The same but for levels of noise and clipping, which no step depends on except through its grants."""
+        neutral = {name: value for name, value in _IN_GRANTS_ONLY.items() if getattr(self, name, None) is not None}
+        return self.changed(**neutral) if neutral else self
 
     def changed(self, **fields: Any) -> Any:
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]
@@ -187,4 +199,5 @@ class GaussianGradient(Mechanism):
         largest = max(other.unit_weight for other in facts.extreme_parties)
         noise_std = self.noise_multiplier.at(t, party) * slope * largest
         event = sampled(Gaussian(ratio=slope * facts.unit_weight / noise_std), facts)
-        return issue(GradientSumGrant, event, noise_std=noise_std, clip=math.inf if self.clip is None else self.clip)
+        clip = math.inf if self.clip is None else self.clip
+        return issue(GradientSumGrant, event, priced_for=facts.share(problem), noise_std=noise_std, clip=clip)

@@ -7,7 +7,6 @@ that is Gamma(d, 1). (A norm drawn from Exp(1) is right for d = 1 only.)
 # pyright: reportMissingTypeStubs=false
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -30,8 +29,8 @@ class NoiseSource(Protocol):
         """One unit draw in d dimensions, independent over all keys."""
         ...
 
-    def uniform(self, size: int, *, repeat: int) -> np.ndarray:
-        """The next `size` numbers in [0, 1) of the stream that decides who works in a secret selection."""
+    def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
+        """A stream of numbers in [0, 1), asked for by their number, that decides who works in a secret selection."""
         ...
 
 
@@ -51,24 +50,9 @@ class Seeded:
         generator = np.random.default_rng(np.random.SeedSequence(int(self.seed), spawn_key=key))
         return _draw(law, d, generator.random)
 
-    def uniform(self, size: int, *, repeat: int) -> np.ndarray:
-        return self._streams[repeat].random(size)
-
-    @functools.cached_property
-    def _streams(self) -> "_Streams":
-        return _Streams(int(self.seed))
-
-
-class _Streams(dict[int, np.random.Generator]):
-    """One generator per repeat, with a key that no draw has."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.seed = seed
-
-    def __missing__(self, repeat: int) -> np.random.Generator:
-        self[repeat] = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(repeat,)))
-        return self[repeat]
+    def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
+        # no draw has so short a key
+        return np.random.default_rng(np.random.SeedSequence(int(self.seed), spawn_key=(repeat,))).random
 
 
 class SystemEntropy:
@@ -86,8 +70,8 @@ class SystemEntropy:
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
         return _draw(law, d, self._uniform)
 
-    def uniform(self, size: int, *, repeat: int) -> np.ndarray:
-        return self._uniform(size)
+    def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
+        return self._uniform
 
     def _uniform(self, size: int) -> np.ndarray:
         if os.getpid() != self._process:

@@ -14,7 +14,10 @@ class Observer:
 EVERYBODY = Observer("everybody", "every release of every party in every round, and all public facts")
 AGGREGATES = Observer("aggregates", "the noised aggregate of every round, and all public facts")
 
-PEER = Observer("peer", "the token whenever it visits one party that is not the protected one, and all public facts")
+PEER = Observer(
+    "peer",
+    "the token whenever it visits one party that is not the protected one, and all public facts; not the last token",
+)
 
 
 def check_observer(name: str, provided: tuple[Observer, ...], channel: str) -> Observer:

@@ -70,7 +70,9 @@ class ProxStep:
             raise PrivacyPreconditionError(
                 f"relaxation: got {self.relaxation}; less than {self.stretch} = 1 + step * l2 is needed"
             )
-        whole = self.facts.changes * self.reach * pull / (1 - abs(1 - pull))
+        # one record of many can turn the party's whole gradient round, also where it is only taken away
+        swing = self.facts.changes if self.facts.unit_is_whole_party else 2
+        whole = swing * self.reach * pull / (1 - abs(1 - pull))
         if self.facts.unit_is_whole_party or self.clipped:
             return whole, False
         facts = self.facts

@@ -41,6 +41,8 @@ class ProximalMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
+        for name in ("step", "relaxation"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # whatever NumPy handed in
         check_clip(self.clip)
         if not (self.step > 0 and math.isfinite(self.step)):
             raise InputError(f"step: got {self.step}; a positive finite number is needed")
@@ -68,6 +70,7 @@ class ProximalMechanism(Mechanism):
         return issue(
             cls,
             event,
+            priced_for=prox.facts.share(prox.problem),
             curvature=1 / self.step,
             l2=prox.l2,
             relaxation=self.relaxation,
@@ -89,9 +92,34 @@ class ProximalMechanism(Mechanism):
         return self.clip * (facts.changes if facts.unit_is_whole_party else 2)
 
 
+class _MoveMechanism(ProximalMechanism):
+    """Every move is noised by its own party."""
+
+    def _change(self, problem: Problem, facts: PartyFacts, multiplier: float) -> tuple[ProxStep, float, float]:
+        """(step, tolerance, how far a move can change)."""
+        if self.clip is not None:
+            prox = self._clipped_prox(problem, facts)
+            change = self._clipped_change(facts)
+            return prox, prox.tolerance(multiplier * change), change
+        prox = self._prox(problem, facts, facts.record_slope(problem))
+        tolerance = prox.tolerance(multiplier * prox.change)
+        return prox, tolerance, prox.change + 2 * tolerance * self.step / prox.stretch
+
+    def _noised(self, prox: ProxStep, tolerance: float, change: float, noise_std: float) -> Grant:
+        return self._issue(
+            MoveGrant,
+            prox,
+            Gaussian(ratio=change / noise_std),
+            radius=math.inf if self.clip is None else self.clip,
+            noise_std=noise_std,
+            tolerance=tolerance,
+            strict=self.clip is None,
+        )
+
+
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalNoise(ProximalMechanism):
+class LocalNoise(_MoveMechanism):
     """M1: every move is noised by its own party, and the noise stays in the state.
 
     Its standard deviation is multiplier * sensitivity; the paper's eta has twice that. `clip` bounds x - z.
@@ -107,38 +135,35 @@ class LocalNoise(ProximalMechanism):
         if facts.secret_rate < 1.0:
             raise PrivacyPreconditionError("selection: secret, but every message is seen, and so is who sends it")
         multiplier = self.noise_multiplier.at(t, party)
-        if self.clip is not None:
-            prox = self._clipped_prox(problem, facts)
-            tolerance, change, strict = prox.tolerance(0.0), self._clipped_change(facts), False
-        else:
-            prox = self._prox(problem, facts, facts.record_slope(problem))
-            tolerance = prox.tolerance(multiplier * prox.change)
-            change, strict = prox.change + 2 * tolerance * self.step / prox.stretch, True
-        return self._issue(
-            MoveGrant,
-            prox,
-            Gaussian(ratio=1 / multiplier),
-            radius=math.inf if self.clip is None else self.clip,
-            noise_std=multiplier * change,
-            tolerance=tolerance,
-            strict=strict,
-        )
+        prox, tolerance, change = self._change(problem, facts, multiplier)
+        return self._noised(prox, tolerance, change, multiplier * change)
 
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WalkNoise(LocalNoise):
-    """M1 on a token, whose walk another party sees only at its own visits: cheaper against such a party.
+class WalkNoise(_MoveMechanism):
+    """M1 on a token that another party sees only at its own visits: cheaper against such a party.
 
-    The proof needs every step to shrink distances, which a clipped one need not do.
+    The proof hides a visit under the noise of those that follow, so all visits get the same noise, sized by the party
+    that can change most; and it needs every step to shrink distances, which a clipped one need not do.
     """
+
+    step: float
+    relaxation: float
+    noise_multiplier: Schedule
+    clip = None
+    spread_l2 = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.clip is not None:
-            raise PrivacyPreconditionError(
-                f"clip: got {self.clip}; a walk without memory is proved for Lipschitz losses"
-            )
+        if self.noise_multiplier.per_party:
+            raise InputError("noise_multiplier: got one per party; every visit of the token needs the same noise")
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        multiplier = self.noise_multiplier.at(t, party)
+        prox, tolerance, change = self._change(problem, facts, multiplier)
+        largest = max(self._change(problem, other, multiplier)[2] for other in facts.extreme_parties)
+        return self._noised(prox, tolerance, change, multiplier * largest)
 
     def seen_by(self, observer: Observer, event: Event, facts: PartyFacts) -> Event:
         if observer != PEER:
@@ -155,8 +180,9 @@ class _SumMechanism(ProximalMechanism):
         if self.noise_multiplier.per_party:
             raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
 
-    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        raise NotImplementedError
+    def _tolerance(self, t: int, prox: ProxStep) -> float:
+        """Allows for rounding at centres as noisy as the mean of the states can become."""
+        return prox.tolerance(self.noise_multiplier.at(t, 0) * 2 * prox.reach / prox.facts.n_parties)
 
 
 @serialisable
@@ -181,8 +207,8 @@ class SumNoise(_SumMechanism):
             )
         else:
             prox, strict = self._prox(problem, facts, facts.record_slope(problem)), True
-            own, *others = (self._unclipped(problem, each) for each in (facts, *facts.extreme_parties))
-        tolerance = prox.tolerance(0.0)
+            own, *others = (self._unclipped(t, problem, each) for each in (facts, *facts.extreme_parties))
+        tolerance = self._tolerance(t, prox)
         noise_std = self.noise_multiplier.at(t, party) * max(others)
         return self._issue(
             SumMoveGrant,
@@ -194,7 +220,7 @@ class SumNoise(_SumMechanism):
             strict=strict,
         )
 
-    def _unclipped(self, problem: Problem, facts: PartyFacts) -> float:
+    def _unclipped(self, t: int, problem: Problem, facts: PartyFacts) -> float:
         """Sensitivity of a party's part of the sum."""
         prox = self._prox(problem, facts, facts.record_slope(problem))
         if 2 * self.relaxation > prox.stretch:
@@ -204,7 +230,7 @@ class SumNoise(_SumMechanism):
             )
         if facts.secret_rate < 1.0:
             raise PrivacyPreconditionError("selection: secret; amplification is proved for a clipped sum only")
-        tolerance = prox.tolerance(0.0)
+        tolerance = self._tolerance(t, prox)
         error = 2 * tolerance * self.step / prox.stretch
         distance, _ = prox.state_distance(tolerance)
         # the state is off by the solver's error too: this time nothing clips it
@@ -233,9 +259,9 @@ class BroadcastNoise(_SumMechanism):
             )
         slope, clipped = facts.record_slope(problem, self.clip), self.clip is not None
         own, *others = (self._prox(problem, each, slope, clipped=clipped) for each in (facts, *facts.extreme_parties))
-        tolerance = own.tolerance(0.0)
+        tolerance = self._tolerance(t, own)
         distance, strict = own.state_distance(tolerance)
-        largest = max(each.state_distance(each.tolerance(0.0))[0] for each in others)
+        largest = max(each.state_distance(self._tolerance(t, each))[0] for each in others)
         noise_std = self.noise_multiplier.at(t, party) * largest
         return self._issue(
             StateGrant,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.privacy.grants import Grant
+from coterie.privacy.grants import Grant, untouched
 from coterie.privacy.release import (
     Contribution,
     Release,
@@ -68,7 +68,7 @@ class MoveGrant(_ProxGrant):
         scales, centre = self._issued(), needs_public(centre)
         unit, _ = (as_issued(n, "noise") for n in noise.value)
         move = private_call(
-            partial(_clipped_move, problem.loss), _untouched(records), needs_public(state), centre, scales
+            partial(_clipped_move, self.priced(problem).loss), untouched(records), needs_public(state), centre, scales
         )
         return seal(move + scales.noise_std * unit)
 
@@ -81,7 +81,9 @@ class SumMoveGrant(_ProxGrant):
     ) -> tuple[jax.Array, Contribution]:
         """The next state, and 2 relaxation clip(prox(2 centre - state) - centre)."""
         scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
-        move = private_call(partial(_clipped_move, problem.loss), _untouched(records), state, centre, scales)
+        move = private_call(
+            partial(_clipped_move, self.priced(problem).loss), untouched(records), state, centre, scales
+        )
         move = 2 * scales.relaxation * move
         return keep(state + move), contribute(move)
 
@@ -95,12 +97,8 @@ class StateGrant(_ProxGrant):
         """The next state, twice: kept, and contributed. What is clipped is step * gradient(x), so that two
         neighbouring states cannot drift apart (clipping x - centre would let them)."""
         scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
-        after = private_call(partial(_advanced, problem.loss), _untouched(records), state, centre, scales)
+        after = private_call(partial(_advanced, self.priced(problem).loss), untouched(records), state, centre, scales)
         return keep(after), contribute(after)
-
-
-def _untouched(records: Records) -> Records:
-    return Records(*[as_issued(column, "records") for column in records])
 
 
 def _gradient_part(loss: Loss, records: Records, point: Any, scales: ProxScales, radius: Any) -> Any:
@@ -137,8 +135,9 @@ def _clipped_move(loss: Loss, records: Records, state: Any, centre: Any, scales:
     point = 2 * centre - state
     part = _gradient_part(loss, records, point, scales, jnp.inf)
     move = (point - part) / (1 + scales.l2 / scales.curvature) - centre
-    # a party without any weight stays out of a clipped sum: its neighbours' price counts one move, not two
-    absent = jnp.isfinite(scales.radius) & (jnp.sum(records.weight) == 0)
+    # a party whose records say nothing stays out where moves are clipped: its price counts one move, not two
+    silent = jnp.sum(records.weight[:, None] * jnp.abs(records.X)) == 0
+    absent = jnp.isfinite(scales.radius) & silent
     return jnp.where(absent, 0.0, _clip(move, scales.radius))
 
 

@@ -125,7 +125,7 @@ def needs_public(value: jax.Array) -> jax.Array:
     return _needs_public_p.bind(value)
 
 
-Origin = Literal["scale", "noise", "records", "state", "contribution", "release"]
+Origin = Literal["scale", "noise", "X", "y", "weight", "state", "contribution", "release"]
 
 
 def as_issued(value: Any, origin: Origin) -> jax.Array:
@@ -150,27 +150,25 @@ def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: A
     and the noise must reach the mechanism exactly as they were handed in, and so must the state, which only a grant
     may change: its theorem bounds how far two neighbouring states can drift apart.
     """
-    groups = {"records": records, "private": private, "noise": noise, "scales": scales, "inbox": inbox}
-    kept, out = jax.eval_shape(step, *groups.values())
+    inputs = (records, private, noise, scales, inbox)
+    kept, out = jax.eval_shape(step, *inputs)
     if not isinstance(out, Release):
         raise LeakError(f"a party's step must end in a Release, got {type(out).__name__}")
     if jax.tree.structure(kept) != jax.tree.structure(private):
         raise LeakError("a party's step must hand back private state of the kind it was given")
-    closed = jax.make_jaxpr(lambda *args: [*jax.tree.leaves((result := step(*args))[0]), result[1].value])(
-        *groups.values()
-    )
+    closed = jax.make_jaxpr(lambda *args: [*jax.tree.leaves((result := step(*args))[0]), result[1].value])(*inputs)
     if any(getattr(const, "size", 1) > 1 for const in closed.consts):
         raise LeakError("a party's step must not close over arrays: pass them as arguments")
     if closed.effects:
         raise LeakError("a party's step must have no side effects (print, callback, ...)")
-    kinds = {
-        "records": Label(True, "records"),
-        "private": Label(True, "state"),
-        "noise": Label(True, "noise"),
-        "scales": Label(False, "scale"),
-        "inbox": Label(False),
-    }
-    labels = [kinds[name] for name, tree in groups.items() for _ in jax.tree.leaves(tree)]
+    columns: list[Label] = [Label(True, "X"), Label(True, "y"), Label(True, "weight")]
+    labels = [
+        *columns,
+        *[Label(True, "state") for _ in jax.tree.leaves(private)],
+        *[Label(True, "noise") for _ in jax.tree.leaves(noise)],
+        *[Label(False, "scale") for _ in jax.tree.leaves(scales)],
+        *[Label(False) for _ in jax.tree.leaves(inbox)],
+    ]
     *state_labels, released = _flow(closed.jaxpr, labels)
     if released.secret:
         raise LeakError("the released value does not pass the release door: data could reach it without noise")

@@ -74,6 +74,7 @@ class Step:
         return issue(
             ArgminGrant,
             event,
+            priced_for=self.facts.share(self.problem),
             curvature=self.curvature,
             extra_l2=self.extra_l2,
             noise_scale=noise_scale,

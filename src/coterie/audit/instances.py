@@ -1,0 +1,274 @@
+"""Small instances of every algorithm in the package, with neighbouring data that reach the stated loss.
+
+Algorithms come from the one table of names, mechanisms and channels from the types their fields accept, noise laws from
+the noise fields of a mechanism. Only the values of settings are written down here, by the name of the field; a field
+without a value is an error that the audit reports.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import typing
+from collections.abc import Iterable, Iterator
+from types import UnionType
+from typing import Any
+
+import numpy as np
+
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.algorithm import Algorithm
+from coterie.channels import Channel
+from coterie.data.federation import Federation, Shard
+from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
+from coterie.facts import Facts
+from coterie.plan import Plan
+from coterie.privacy.events import Adjacency
+from coterie.privacy.mechanisms import Mechanism, Unit
+from coterie.problems.losses import HuberisedHinge, Loss
+from coterie.problems.penalties import L2, Penalty
+from coterie.problems.problem import Problem
+from coterie.selection import All, Poisson, Selection, Walk
+from coterie.topology import make_topology
+
+DELTA = 0.01  # a stated loss holds at every delta, and at a large one thousands of runs can come close to it
+N_PARTIES = 3
+RECORDS_PER_PARTY = 2
+PENALTY = L2(0.03)
+SOME_ROUNDS = 4  # where not everybody works in every round
+HINGE = HuberisedHinge(width=0.5)
+GRAPH = "complete"
+ADJACENCIES: tuple[Adjacency, ...] = typing.get_args(Adjacency)
+
+# the values that are tried for every field that any algorithm or mechanism asks for
+VALUES: dict[str, tuple[Any, ...]] = {
+    "penalty": (1.0,),
+    "dual_step": (1.0,),
+    "recycle_weight": (1.0,),
+    "edge_penalty": ((1.0,) * (N_PARTIES * (N_PARTIES - 1) // 2),),
+    "extra_l2": (4.0,),
+    "step": (0.5,),
+    "relaxation": (0.5,),
+    "clip": (None, 0.002),
+    "A": (((0.5,),),),
+}
+# a mechanism has one law of noise for each of these fields
+NOISE_VALUES: dict[str, float] = {"noise_multiplier": 4.0, "noise_rate": 1.0, "step_epsilon": 1.0}
+
+
+class NoInstanceError(InputError):
+    """An algorithm has a setting for which no value is known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The problem an algorithm is examined on."""
+
+    loss: Loss = HINGE
+    record_weight: float
+    n_features: int = 1
+    row_norm: float = 1.0
+    first_party: int = RECORDS_PER_PARTY  # its number of records
+    rounds: int
+    epsilon: float  # that noise is calibrated to, where the mechanism allows it
+
+    def facts(self, n_parties: int) -> Facts:
+        return Facts(
+            parties=tuple("abcdefgh"[:n_parties]),
+            sizes=(self.first_party,) + (RECORDS_PER_PARTY,) * (n_parties - 1),
+            n_features=self.n_features,
+            row_norm=self.row_norm,
+            labels=("-", "+"),
+        )
+
+
+# records so light that coefficients stay where the hinge is a straight line: releases are then affine in the noise
+# and one record moves them by all of the declared sensitivity
+LIGHT = Setting(record_weight=0.01, rounds=2, epsilon=3.0)
+# records whose curvature matters beside that of the penalties
+HEAVY = Setting(record_weight=1.0, rounds=1, epsilon=3.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One algorithm with one mechanism, law of noise and adjacency."""
+
+    name: str
+    algorithm: Algorithm
+    adjacency: Adjacency
+    unit: Unit = "record"
+    n_parties: int = N_PARTIES
+    light: Setting = LIGHT
+    heavy: Setting = HEAVY
+    calibrated: bool = True
+
+    @property
+    def labels(self) -> dict[str, str]:
+        algorithm = self.algorithm
+        words = [type(algorithm.mechanism).__name__]
+        if getattr(algorithm.mechanism, "clip", None) is not None:
+            words.append("clip")
+        if algorithm.channel.aggregates:
+            words.append(algorithm.channel.name)
+        if not isinstance(algorithm.selection, All):
+            secret = "secret " if algorithm.selection.secret else ""
+            words.append(secret + type(algorithm.selection).__name__)
+        return {
+            "algorithm": self.name,
+            "mechanism": ", ".join(words),
+            "noise": algorithm.mechanism.law or "none",
+            "adjacency": self.adjacency if self.unit == "record" else f"{self.adjacency} {self.unit}",
+        }
+
+    def plan(self, setting: Setting) -> Plan:
+        """The plan that is audited: noise at a level at which runs can tell data sets apart, and barely."""
+        plan = self.unchecked_plan(setting)
+        plan.check_flow()
+        if not self.calibrated:
+            return plan
+        try:
+            return plan.calibrate(setting.epsilon, DELTA)
+        except InputError:  # no noise to change, or none that would do
+            return plan
+
+    def unchecked_plan(self, setting: Setting) -> Plan:
+        """All hypotheses hold; whether data could get past the release door is not looked at."""
+        penalty = getattr(self.algorithm, "penalty", PENALTY)
+        # whoever does not work in every round gets more of them
+        everybody = isinstance(self.algorithm.selection, All)
+        facts = setting.facts(self.n_parties)
+        return Plan(
+            algorithm=self.algorithm,
+            problem=Problem(loss=setting.loss, penalty=penalty, record_weight=setting.record_weight),
+            topology=make_topology(GRAPH, self.n_parties),
+            facts=facts,
+            n_rounds=setting.rounds if everybody else max(setting.rounds, SOME_ROUNDS),
+            adjacency=self.adjacency,
+            unit=self.unit,
+        )
+
+    def pair(self, setting: Setting) -> tuple[Federation, Federation]:
+        """Neighbours that move a gradient by all of its sensitivity: with the record, and with its opposite or none."""
+        facts = setting.facts(self.n_parties)
+        X = np.zeros((RECORDS_PER_PARTY, setting.n_features))
+        X[:, 0] = facts.row_norm
+        ones = np.ones(RECORDS_PER_PARTY)
+        usual, changed = Shard(X, ones, ones), np.ones(RECORDS_PER_PARTY)
+        changed[: 1 if self.unit == "record" else None] = 0.0
+        first = Shard(X, changed, ones) if self.adjacency == "replace-one" else Shard(X, ones, changed)
+        rest = (usual,) * (self.n_parties - 1)
+        return Federation(facts, (usual, *rest)), Federation(facts, (first, *rest))
+
+
+def instances_of(
+    name: str, algorithm: Algorithm, *, adjacency: Adjacency | None = None, unit: Unit | None = None, **changes: Any
+) -> list[Instance]:
+    """One per adjacency and unit of privacy that the mechanism is proved for, alone if it takes one party only."""
+    adjacencies = ADJACENCIES if adjacency is None else (adjacency,)
+    units = typing.get_args(Unit) if unit is None else (unit,)
+    for n_parties in (N_PARTIES, 1):
+        candidates = [
+            Instance(name=name, algorithm=algorithm, adjacency=a, unit=u, n_parties=n_parties, **changes)
+            for a, u in itertools.product(adjacencies, units)
+        ]
+        found = [instance for instance in candidates if _offered(instance)]
+        if found:
+            return found
+    return []
+
+
+def _offered(instance: Instance) -> bool:
+    try:
+        instance.unchecked_plan(instance.light)
+    except InputError:
+        return False
+    return True
+
+
+def enumerate_instances(names: Iterable[str] = ()) -> Iterator[Instance | tuple[str, str]]:
+    """All instances of the named algorithms, or of all; for one that cannot be built, (its name, why).
+
+    Combinations of settings that the package refuses are not offered, so there is nothing to audit about them; a
+    mechanism and law of which no combination is left cannot be audited, which is an error.
+    """
+    for name in names or ALGORITHMS:
+        try:
+            combinations = list(_algorithms(ALGORITHMS[name]))
+        except CoterieError as error:
+            yield name, str(error)
+            continue
+        audited: dict[tuple[str, str | None], bool] = {}
+        for alternatives in combinations:
+            for algorithm in alternatives:
+                found = instances_of(name, algorithm)
+                mechanism = (type(algorithm.mechanism).__name__, algorithm.mechanism.law)
+                audited[mechanism] = audited.get(mechanism, False) or bool(found)
+                yield from found
+                if found:
+                    break
+        for (mechanism, law), done in audited.items():
+            if not done:
+                yield name, f"no plan with {mechanism} and {law} noise is accepted"
+
+
+def _algorithms(cls: type[Algorithm]) -> Iterator[list[Algorithm]]:
+    """Every combination of settings, each with the penalties to try in turn."""
+    choices = dict(_choices(cls))
+    penalties = choices.pop("penalty", [None])
+    for combination in itertools.product(*choices.values()):
+        settings = dict(zip(choices, combination, strict=True))
+        yield [cls(**settings, **({} if p is None else {"penalty": p})) for p in penalties]
+
+
+def _choices(cls: type) -> Iterator[tuple[str, list[Any]]]:
+    """Each field of a class with the values it is tried with."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        accepted = _classes(hints[field.name])
+        if any(issubclass(c, Mechanism) for c in accepted):
+            yield field.name, [m for c in accepted for m in _mechanisms(c)]
+        elif any(issubclass(c, Channel) for c in accepted):
+            yield field.name, [c() for c in accepted]
+        elif Penalty in accepted:
+            yield field.name, [PENALTY, L2(0.0)]
+        elif any(issubclass(c, Selection) for c in accepted):
+            yield field.name, [s for c in accepted for s in _selections(c)]
+        elif field.name in VALUES:
+            yield field.name, list(VALUES[field.name])
+        elif _required(field):
+            raise NoInstanceError(f"{cls.__name__} needs {field.name!r}, and the audit knows no value for it")
+
+
+def _mechanisms(cls: type[Mechanism]) -> Iterator[Mechanism]:
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    laws = [name for name in NOISE_VALUES if name in fields]
+    known = {name: VALUES[name] for name in fields if name in VALUES}
+    for name, field in fields.items():
+        if name not in known and name not in laws and _required(field):
+            raise NoInstanceError(f"{cls.__name__} needs {name!r}, and the audit knows no value for it")
+    for law, *values in itertools.product(laws or [None], *known.values()):
+        noise = {} if law is None else {law: NOISE_VALUES[law]}
+        with contextlib.suppress(PrivacyPreconditionError):  # a combination that is not offered
+            yield cls(**dict(zip(known, values, strict=True)), **noise)
+
+
+def _selections(cls: type[Selection]) -> Iterator[Selection]:
+    """Everybody, and a secret coin; or a public walk that comes to the first party more than once, and a secret one."""
+    if issubclass(All, cls):
+        yield All()
+    if issubclass(Poisson, cls):
+        yield Poisson(probability=0.5, seed=None)
+    if cls is Walk:
+        graph = make_topology(GRAPH, N_PARTIES)
+        walks = (Walk(seed=seed) for seed in itertools.count())
+        yield next(walk for walk in walks if walk.table(SOME_ROUNDS, graph)[:, 0].sum() > 1)
+        yield Walk(seed=None, most_visits=2)
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union:
+        return tuple(c for c in typing.get_args(hint) if isinstance(c, type))
+    return (hint,) if isinstance(hint, type) else ()

@@ -1,0 +1,215 @@
+"""All checks on all instances, one finding each, and the same for an algorithm or mechanism of one's own."""
+
+import dataclasses
+import difflib
+import math
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import jax
+
+from coterie.algorithms import ALGORITHMS
+from coterie.algorithms.algorithm import Algorithm
+from coterie.audit import canary, game, gaussian_view, noise_law, output_density, sensitivity
+from coterie.audit.finding import Finding, Measured, timed
+from coterie.audit.instances import Instance, enumerate_instances, instances_of
+from coterie.audit.recording import Workbench
+from coterie.errors import CoterieError, InputError
+from coterie.privacy.events import Adjacency
+from coterie.privacy.mechanisms import Unit
+from coterie.privacy.noise import NoiseSource
+
+FALSE_ALARM = 1e-3  # chance that anything correct fails in one call, over all statistical checks together
+QUICK_RUNS, RUNS = 8_000, 20_000
+
+CHECKS: dict[str, Callable[[Workbench], Measured]] = {
+    "control-flow": sensitivity.check_control_flow,
+    "gaussian-view": gaussian_view.check,
+    "game": game.check,
+    "sensitivity": sensitivity.check,
+    "noise-law": noise_law.check,
+    "density": output_density.check,
+    "canary": canary.check,
+}
+STATISTICAL = ("game", "noise-law", "canary")
+QUICK = ("control-flow", "gaussian-view", "game", "sensitivity")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    checks: tuple[str, ...]
+    n_runs: int
+    thorough: bool
+    seed: int
+    false_alarm: float
+    deadline: float | None = None  # seconds since the epoch
+
+    @property
+    def late(self) -> bool:
+        return self.deadline is not None and time.time() > self.deadline
+
+
+def check(
+    algorithm: Algorithm,
+    *,
+    adjacency: Adjacency | None = None,
+    unit: Unit | None = None,
+    checks: Iterable[str] | None = None,
+    noise: NoiseSource | None = None,
+    n_runs: int = RUNS,
+    seed: int = 0,
+    **settings: Any,
+) -> list[Finding]:
+    """Audit one algorithm, with whatever mechanism it has, under every adjacency and unit that it accepts.
+
+    Noise is re-calibrated to a level at which a few thousand runs tell something (`calibrated=False` keeps it). `light`
+    and `heavy` replace the small problems it is examined on; `noise` is the source whose law is examined.
+    """
+    wanted = tuple(CHECKS) if checks is None else tuple(checks)
+    for name in wanted:
+        if name not in CHECKS:
+            raise InputError(f"checks: unknown {name!r}; {', '.join(CHECKS)} are known")
+    name = type(algorithm).__name__
+    found = instances_of(name, algorithm, adjacency=adjacency, unit=unit, **settings)
+    if not found:  # show the reason, which making the plan gives
+        found = [Instance(name=name, algorithm=algorithm, adjacency=adjacency or "replace-one", unit=unit or "record")]
+    options = Settings(
+        checks=wanted,
+        n_runs=n_runs,
+        thorough=True,
+        seed=seed,
+        false_alarm=FALSE_ALARM / (len(found) * len(STATISTICAL)),
+    )
+    return [finding for k, instance in enumerate(found) for finding in examine(instance, k, options, noise)]
+
+
+def audit(
+    names: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    seconds: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> list[Finding]:
+    """Audit the named algorithms of the package, or all. What has not begun after `seconds` is reported as not run."""
+    names = tuple(names)
+    for name in names:
+        if name not in ALGORITHMS:
+            near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"name: unknown {name!r}{hint} (known: {', '.join(ALGORITHMS)})")
+    found = list(enumerate_instances(names))
+    if quick:
+        found = list(_one_of_each(found))
+    options = Settings(
+        checks=QUICK if quick else tuple(CHECKS),
+        n_runs=QUICK_RUNS if quick else RUNS,
+        thorough=not quick,
+        seed=seed,
+        false_alarm=FALSE_ALARM / max(1, len(found) * len(STATISTICAL)),
+        deadline=None if seconds is None else time.time() + seconds,
+    )
+    findings: list[Finding] = []
+    for done, part in enumerate(_spread(found, options, workers)):
+        if progress is not None:
+            progress(done + 1, len(found))
+        findings.extend(part)
+    return findings
+
+
+def _one_of_each(found: list[Instance | tuple[str, str]]) -> Iterator[Instance | tuple[str, str]]:
+    """One instance of every algorithm, mechanism and law; adjacencies take turns."""
+    groups: dict[Any, list[Instance]] = {}
+    for instance in found:
+        if isinstance(instance, tuple):
+            yield instance
+        else:
+            mechanism = instance.algorithm.mechanism
+            groups.setdefault((instance.name, type(mechanism), mechanism.law), []).append(instance)
+    for k, group in enumerate(groups.values()):
+        adjacencies = list(dict.fromkeys(instance.adjacency for instance in group))
+        wanted = adjacencies[k % len(adjacencies)]
+        yield next(instance for instance in group if instance.adjacency == wanted)
+
+
+def _spread(found: list[Instance | tuple[str, str]], options: Settings, workers: int) -> Iterator[list[Finding]]:
+    """Findings of one instance after the other, in order, worked out by several processes."""
+    if workers <= 1 or len(found) < 2:
+        for k, instance in enumerate(found):
+            yield examine(instance, k, options)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        with ProcessPoolExecutor(workers, context, initializer=_share_compiled, initargs=(directory,)) as pool:
+            try:
+                yield from pool.map(examine, found, range(len(found)), [options] * len(found))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _share_compiled(directory: str) -> None:
+    """Neighbouring data sets and many instances run the same program: it is compiled once."""
+    jax.config.update("jax_compilation_cache_dir", directory)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def examine(
+    instance: Instance | tuple[str, str], position: int, options: Settings, noise: NoiseSource | None = None
+) -> list[Finding]:
+    """Every check of one instance. What the package refuses to plan, and what cannot be built, is no pass."""
+    if isinstance(instance, tuple):
+        name, why = instance
+        unknown = dict.fromkeys(("mechanism", "noise", "adjacency"), "unknown")
+        return [_without_numbers("instance", "fail", why, algorithm=name, **unknown)]
+    bench = Workbench(
+        instance,
+        n_runs=options.n_runs,
+        seed=options.seed + position,
+        thorough=options.thorough,
+        false_alarm=options.false_alarm,
+        noise=noise,
+    )
+    if options.late:
+        return [_without_numbers(name, "not run", "out of time", **instance.labels) for name in options.checks]
+    try:
+        _ = bench.stated
+    except CoterieError as error:
+        return [_without_numbers("plan", "refused", f"{type(error).__name__}: {error}", **instance.labels)]
+    if math.isinf(bench.stated):
+        return [_without_numbers("plan", "no claim", "no noise, no promise", **instance.labels)]
+    findings = []
+    for name in options.checks:
+        if options.late:
+            findings.append(_without_numbers(name, "not run", "out of time", **instance.labels))
+        else:
+            findings.append(timed(lambda name=name: _guarded(CHECKS[name], bench), check=name, **instance.labels))
+    return findings
+
+
+def _guarded(check: Callable[[Workbench], Measured], bench: Workbench) -> Measured:
+    """An audit that cannot look does not pass."""
+    try:
+        return check(bench)
+    except Exception as error:
+        return Measured(stated=bench.stated, sound=False, detail=f"{type(error).__name__}: {error}")
+
+
+def _without_numbers(check: str, verdict: Any, detail: str, **labels: str) -> Finding:
+    return Finding(
+        **labels,
+        check=check,
+        epsilon_stated=None,
+        epsilon_lower=None,
+        seconds=0.0,
+        verdict=verdict,
+        detail=detail,
+    )

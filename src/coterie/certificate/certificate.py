@@ -1,0 +1,248 @@
+"""A certificate as an object: made from a plan, written as JSON or Markdown, read back and recomputed."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from coterie.certificate.markdown import as_markdown
+from coterie.certificate.software import software
+from coterie.certificate.statements import Declared, Past, statements, void_reasons
+from coterie.errors import InputError
+from coterie.plan import Plan
+from coterie.privacy.accountants import check_delta
+
+FORMAT = "coterie-certificate-1"
+SAME_NUMBER = 1e-9  # relative; other machines round the last digits differently
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """The loss against one observer; `party_epsilons` in the order of the plan's parties."""
+
+    observer: str
+    sees: str
+    epsilon: float
+    party_epsilons: tuple[float, ...]
+
+
+def make_certificate(
+    plan: Plan,
+    delta: float,
+    *,
+    reproducible: bool,
+    rounds_done: int | None = None,
+    past: Past = (),
+    tuning: str | None = None,
+    audit: dict[str, Any] | None = None,
+) -> "Certificate":
+    """The certificate of one run of `plan`.
+
+    reproducible: the noise came from a seed, so nothing is private.
+    past: (description, epsilon, delta) of what was released from the same data before; the total is stated.
+    tuning: what choosing the settings cost, in words. audit: results of an audit, as plain JSON values.
+    """
+    check_delta(delta)
+    if not isinstance(tuning, (str, type(None))) or not isinstance(audit, (dict, type(None))):
+        raise InputError(
+            f"tuning, audit: got {_short(tuning)}, {_short(audit)}; a text and a table, or None, are needed"
+        )
+    declared = Declared(
+        delta, bool(reproducible), _checked_rounds(plan, rounds_done), _checked_past(past), tuning, audit
+    )
+    document = {
+        "format": FORMAT,
+        **statements(plan, declared),
+        "software": software(),
+        "plan_digest": plan.digest,
+        "plan": json.loads(plan.to_json()),
+    }
+    return Certificate({**document, "digest": _digest(document)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """`document` is the JSON content; `verify` tells whether it says what its plan implies."""
+
+    document: dict[str, Any] = dataclasses.field(repr=False)
+
+    @property
+    def epsilon(self) -> float:
+        """Against the strongest observer, for the worst party, of this run alone."""
+        return _read_number(self.document["guarantee"]["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        return self.document["guarantee"]["delta"]
+
+    @property
+    def total_epsilon(self) -> float:
+        """With everything that was released from the same data before."""
+        return _read_number(self.document["total"]["epsilon"])
+
+    @property
+    def total_delta(self) -> float:
+        return self.document["total"]["delta"]
+
+    @property
+    def views(self) -> list[View]:
+        return [
+            View(v["observer"], v["sees"], _read_number(v["epsilon"]), tuple(map(_read_number, v["party_epsilons"])))
+            for v in self.document["views"]
+        ]
+
+    @property
+    def party_epsilons(self) -> tuple[float, ...]:
+        return self.views[0].party_epsilons
+
+    @property
+    def plan(self) -> Plan:
+        return Plan.from_json(json.dumps(self.document["plan"]))
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """Why this is no guarantee: facts that were read off the data."""
+        return void_reasons(self.plan)
+
+    @property
+    def not_private(self) -> bool:
+        """The noise came from a seed."""
+        return self.document["randomness"]["reproducible"]
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """What must be read before any number; empty where there is nothing to warn of."""
+        return tuple(self.document["verdict"])
+
+    def to_json(self) -> str:
+        return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        return as_markdown(self.document)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Certificate":
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:  # besides JSONDecodeError: integers of thousands of digits
+            raise InputError(f"certificate: not valid JSON ({error})") from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise InputError(f"certificate: no {FORMAT!r} is in this file; a certificate.json is needed")
+        return cls(document)
+
+    def verify(self) -> tuple[str, ...]:
+        """Recompute all that follows from the embedded plan and refuse any difference; what could not be checked is
+        returned as sentences."""
+        content = {key: value for key, value in self.document.items() if key != "digest"}
+        if self.document.get("digest") != _digest(content):
+            raise InputError("certificate: its digest does not fit its content; it was changed after it was made")
+        try:
+            plan, declared = self.plan, self._declared()
+            plan.check_flow()
+            _check_software(self.document["software"])
+            again = make_certificate(plan, **declared._asdict()).document
+            _compare(
+                "", {**again, "software": None, "digest": None}, {**self.document, "software": None, "digest": None}
+            )
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise InputError(f"certificate: it cannot be read ({type(error).__name__}: {error})") from None
+        return tuple(self._unchecked())
+
+    def _declared(self) -> Declared:
+        """What the certificate was told; read back so that everything else can be worked out again."""
+        document = self.document
+        past = [(entry["what"], _read_number(entry["epsilon"]), entry["delta"]) for entry in document["past"]]
+        audit = document["audit"]
+        return Declared(
+            delta=self.delta,
+            reproducible=self.not_private,
+            rounds_done=document["rounds"]["done"],
+            past=past,
+            tuning=document["tuning"],
+            audit=audit if isinstance(audit, dict) else None,
+        )
+
+    def _unchecked(self) -> list[str]:
+        notes = [
+            "randomness, past releases, tuning and audit are declarations: a plan cannot tell whether they are true"
+        ]
+        made, here = self.document["software"], software()
+        if made["package_digest"] != here["package_digest"]:
+            notes.append(
+                f"made by other code (coterie {made['coterie']}); this is coterie {here['coterie']}, which agrees"
+            )
+        return notes
+
+
+def _read_number(value: Any) -> float:
+    if value == "infinite":
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"certificate: got {value!r} where a number is needed")
+    return float(value)
+
+
+def _checked_rounds(plan: Plan, rounds_done: Any) -> int | None:
+    whole = isinstance(rounds_done, int) and not isinstance(rounds_done, bool)
+    if rounds_done is not None and not (whole and 0 <= rounds_done <= plan.n_rounds):
+        raise InputError(f"rounds_done: got {rounds_done!r}; an integer from 0 to {plan.n_rounds} is needed")
+    return rounds_done
+
+
+def _checked_past(past: Any) -> Past:
+    entries: list[tuple[str, float, float]] = []
+    for entry in past:
+        what, epsilon, delta = entry if isinstance(entry, Sequence) and len(entry) == 3 else (None, None, None)
+        fits = isinstance(what, str) and all(isinstance(v, (int, float)) and v >= 0 for v in (epsilon, delta))
+        if not fits or delta > 1:  # type: ignore[operator]
+            raise InputError(f"past: got {entry!r}; (description, epsilon >= 0, delta in [0, 1]) is needed")
+        entries.append((what, float(epsilon), float(delta)))  # type: ignore[arg-type]
+    return entries
+
+
+def _check_software(made: Any) -> None:
+    """Other versions are allowed, other fields are not."""
+    names = software().keys()
+    if not isinstance(made, dict) or made.keys() != names or not all(isinstance(made[name], str) for name in names):
+        raise InputError(f"certificate: software is {_short(made)}; versions of {', '.join(software())} are needed")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"certificate: plain JSON values are needed ({error})") from None
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _compare(where: str, computed: Any, stated: Any) -> None:
+    """Refuse the first difference between what follows from the plan and what is stated."""
+    if isinstance(computed, dict) and isinstance(stated, dict):
+        for key in sorted(computed.keys() | stated.keys(), key=str):
+            if key not in computed or key not in stated:
+                what = "is missing" if key in computed else "does not belong there"
+                raise InputError(f"certificate: {where}{key} {what}; it was changed after it was made")
+            _compare(f"{where}{key}.", computed[key], stated[key])
+    elif isinstance(computed, list) and isinstance(stated, list) and len(computed) == len(stated):
+        for position, pair in enumerate(zip(computed, stated, strict=True)):
+            _compare(f"{where}{position}.", *pair)
+    elif not _same(computed, stated):
+        raise InputError(
+            f"certificate: {where.rstrip('.')} is stated as {_short(stated)}, but its plan gives {_short(computed)}"
+        )
+
+
+def _same(computed: Any, stated: Any) -> bool:
+    numbers = [isinstance(v, (int, float)) and not isinstance(v, bool) for v in (computed, stated)]
+    if all(numbers):
+        return math.isclose(computed, stated, rel_tol=SAME_NUMBER)
+    return type(computed) is type(stated) and computed == stated
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

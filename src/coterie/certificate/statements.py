@@ -1,0 +1,215 @@
+"""Everything a certificate states, worked out from a plan and a few declarations; nothing here is taken on trust.
+
+Words follow NIST SP 800-226: unit of privacy, trust model, bounded and unbounded neighbours, privacy loss.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from coterie.algorithms import ALGORITHMS
+from coterie.channels import Broadcast, Channel, Curator, SecureSum, Token
+from coterie.citations import CITATIONS, SOFTWARE
+from coterie.errors import InputError
+from coterie.plan import Plan
+from coterie.serialise import encode
+
+Past = Sequence[tuple[str, float, float]]
+
+SEEDED = "NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it"
+UNPROTECTED = "NOT PRIVATE: nothing bounds the privacy loss, epsilon is infinite"
+
+_NEIGHBOURS = {
+    "replace-one": "bounded: one unit is replaced by any other within the public bounds; sizes stay the same",
+    "zero-out": "one unit is replaced by one that contributes nothing; sizes stay the same",
+}
+_TRUST = {
+    Broadcast: (
+        "local at the level of parties",
+        "each party noises its own releases; nobody else is trusted, and all of them together may be watching",
+    ),
+    Curator: (
+        "central",
+        "a curator sees every party's un-noised contribution, and is trusted with it and with the noise",
+    ),
+    SecureSum: (
+        "central by secure computation",
+        "nobody sees a contribution as long as the secure sum is sound; every party is trusted to add its share of the "
+        "noise, and a party that takes off its own share sees noise smaller by sqrt((n - 1)/n) for n parties",
+    ),
+    Token: ("local at the level of parties", "whoever holds the token noises what it hands on; nobody else is trusted"),
+}
+_ACCOUNTANTS = {
+    "pure": "sum of the pure losses of all releases",
+    "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
+    "gaussian": "exact composition of Gaussian releases (Balle and Wang, 2018)",
+}
+NOT_COVERED = (
+    "Floating point: noise is drawn and added in double precision; the proofs are about real numbers.",
+    "The tails of the noise end at about 8.2 standard deviations, with probability 1e-16 a draw.",
+    "Timing, power and memory side channels.",
+    "Numbers of records: party sizes are public constants.",
+    "Other releases from the same data, unless they are listed here: their losses add up.",
+    "Settings chosen by looking at private data, unless that is paid for under tuning.",
+    "What the data themselves say about groups of people: only the unit of privacy is protected.",
+)
+
+
+class Declared(NamedTuple):
+    """What a certificate has to be told, because no plan knows it."""
+
+    delta: float
+    reproducible: bool
+    rounds_done: int | None
+    past: Past
+    tuning: str | None
+    audit: dict[str, Any] | None
+
+
+def number(value: float) -> float | str:
+    """JSON has no word for infinity."""
+    return float(value) if math.isfinite(value) else "infinite"
+
+
+def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
+    """The certificate's content but for software and digests: a function of its arguments alone."""
+    views = list(_views(plan, declared.delta))
+    epsilon = float(views[0]["epsilon"]) if views[0]["epsilon"] != "infinite" else math.inf
+    return {
+        "verdict": list(_verdict(plan, declared.reproducible, epsilon)),
+        "guarantee": {
+            "definition": "approximate differential privacy, (epsilon, delta)",
+            "epsilon": number(epsilon),
+            "delta": declared.delta,
+            "unit_of_privacy": _unit(plan),
+            "adjacency": plan.adjacency,
+            "neighbouring_data": _NEIGHBOURS[plan.adjacency],
+        },
+        "views": views,
+        "trust_model": _trust(plan.algorithm.channel),
+        "mechanism": _mechanism(plan),
+        "accountant": _accountant(plan, declared.delta, epsilon),
+        "randomness": {
+            "source": "a seed" if declared.reproducible else "operating-system entropy through ChaCha20",
+            "reproducible": declared.reproducible,
+        },
+        "bounds": list(_bounds(plan)),
+        "public_facts": {
+            "parties": list(plan.facts.parties),
+            "sizes": list(plan.facts.sizes),
+            "n_features": plan.facts.n_features,
+            "labels": None if plan.facts.labels is None else list(plan.facts.labels),
+            "graph": {"edges": len(plan.topology.edges), "unrestricted": plan.topology.unrestricted},
+        },
+        "rounds": _rounds(plan, declared.rounds_done),
+        "tuning": declared.tuning or "no cost declared: settings are stated to come from public facts alone",
+        "past": [{"what": what, "epsilon": number(eps), "delta": delta} for what, eps, delta in declared.past],
+        "total": _total(epsilon, declared),
+        "audit": declared.audit or "not audited",
+        "not_covered": list(NOT_COVERED),
+        "cite": [CITATIONS[key].text for key in (SOFTWARE.key, plan.algorithm.citation) if key in CITATIONS],
+    }
+
+
+def void_reasons(plan: Plan) -> tuple[str, ...]:
+    return tuple(f"{name} was read off the data" for name in plan.facts.data_derived)
+
+
+def _verdict(plan: Plan, reproducible: bool, epsilon: float) -> Iterator[str]:
+    """What a reader must see before any number."""
+    if reproducible:
+        yield SEEDED
+    if math.isinf(epsilon):
+        yield UNPROTECTED
+    for reason in void_reasons(plan):
+        yield f"VOID as a guarantee: {reason}"
+
+
+def _views(plan: Plan, delta: float) -> Iterator[dict[str, Any]]:
+    for observer in plan.algorithm.channel.observers:
+        by_party = plan.party_epsilons(delta, observer=observer.name)
+        whole = plan.epsilon(delta, observer=observer.name) if plan.people_span_parties else max(by_party)
+        yield {
+            "observer": observer.name,
+            "sees": observer.sees,
+            "epsilon": number(whole),
+            "party_epsilons": [number(loss) for loss in by_party],
+        }
+
+
+def _unit(plan: Plan) -> str:
+    if plan.unit == "party":
+        return "everything one party holds"
+    if plan.records_per_person == 1 and not plan.people_span_parties:
+        return "one record of one party (event-level: somebody with several records loses more)"
+    where = "at every party" if plan.people_span_parties else "at one party"
+    records = "one record" if plan.records_per_person == 1 else f"up to {plan.records_per_person} records"
+    return f"one person with {records} {where} (user-level)"
+
+
+def _trust(channel: Channel) -> dict[str, str]:
+    model, trusted = _TRUST[type(channel)]
+    return {"channel": channel.name, "model": model, "who_is_trusted": trusted}
+
+
+def _mechanism(plan: Plan) -> dict[str, Any]:
+    algorithm = plan.algorithm
+    names = [name for name, cls in ALGORITHMS.items() if cls is type(algorithm)]
+    return {
+        "algorithm": names[0] if names else type(algorithm).__name__,
+        "mechanism": type(algorithm.mechanism).__name__,
+        "noise": algorithm.mechanism.law or "none",
+        "settings": encode(algorithm),
+    }
+
+
+def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:
+    """Which of the valid upper bounds is the least one, the one that is stated."""
+    bounds: dict[str, float] = {}
+    for name in ("gaussian", "rdp", "pure"):
+        try:
+            bounds[name] = plan.epsilon(delta, accountant=name)  # type: ignore[arg-type]
+        except InputError:  # this accountant does not know the plan's events
+            continue
+    used = min(bounds, key=lambda name: bounds[name])
+    how = _ACCOUNTANTS[used]
+    if epsilon < bounds[used]:
+        used, how = "least by party", "for every party the least of the bounds below that apply to it"
+    return {"used": used, "how": how, "bounds": {name: number(value) for name, value in bounds.items()}}
+
+
+def _bounds(plan: Plan) -> Iterator[dict[str, Any]]:
+    facts = plan.facts
+    enforced = {
+        "row_norm": (facts.row_norm, "longer rows are shortened to it"),
+        "labels": (None if facts.labels is None else list(facts.labels), "other labels are refused"),
+        "label_bound": (facts.label_bound, "larger labels are cut to it"),
+        "weight_bound": (facts.weight_bound, "larger weights are cut to it"),
+    }
+    for name, (value, how) in enforced.items():
+        if value is not None:
+            source = "read off the data: VOID" if name in facts.data_derived else "public constant"
+            yield {"bound": name, "value": value, "source": source, "enforced": how}
+    for name in facts.data_derived:
+        if name not in enforced:
+            yield {"bound": name, "value": None, "source": "read off the data: VOID", "enforced": "by preprocessing"}
+
+
+def _rounds(plan: Plan, rounds_done: int | None) -> dict[str, Any]:
+    """A run that stops early may have stopped because of the data, so all planned rounds count as spent."""
+    done = plan.n_rounds if rounds_done is None else rounds_done
+    return {
+        "planned": plan.n_rounds,
+        "done": done,
+        "charged": plan.n_rounds,
+        "fixed_in_advance": "the number of rounds is part of the plan; a run that stops early is charged in full",
+    }
+
+
+def _total(epsilon: float, declared: Declared) -> dict[str, Any]:
+    return {
+        "epsilon": number(epsilon + sum(eps for _, eps, _ in declared.past)),
+        "delta": min(1.0, declared.delta + sum(delta for _, _, delta in declared.past)),
+        "releases": 1 + len(declared.past),
+        "how": "basic composition: the epsilons and the deltas of everything listed as past and of this run are added",
+    }

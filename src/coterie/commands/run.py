@@ -1,0 +1,89 @@
+"""`coterie run`: one spec, one run, one directory."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from coterie.certificate import Certificate
+
+EXAMPLES = "Examples: coterie run spec.toml; coterie run spec.toml --out results --json; coterie run spec.toml --plan"
+
+
+def run(
+    spec: Annotated[Path, typer.Argument(help="A TOML file; docs/commands.md lists its tables.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="New directory for all that comes out. [default: SPEC's name with -run]")
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Check spec and data, print the loss, and release nothing.")
+    ] = False,
+    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+) -> None:
+    """Learn one model from what a spec names, and certify its privacy loss.
+
+    The directory holds the spec, the plan, the transcript, the certificate, the model and a log; it appears complete or
+    not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by
+    Ctrl-C (what was released is kept, and charged in full).
+    """
+    from coterie.rundir import check_free, unused
+
+    directory = unused(Path(f"{spec.stem}-run")) if out is None else out
+    if not plan_only:
+        check_free(directory)
+
+    from coterie.progress import shown_progress
+    from coterie.spec import execute, prepare, read_spec
+
+    prepared = prepare(read_spec(spec))
+    if plan_only:
+        _print_plan(prepared, json_line)
+        return
+    with shown_progress("training", quiet=json_line) as progress:
+        outcome = execute(prepared, progress=progress)
+    outcome.write(directory)
+    if json_line:
+        typer.echo(json.dumps({**outcome.summary(), "directory": str(directory)}))
+    else:
+        error = {} if outcome.test_error is None else {"test error": f"{outcome.test_error:.2%} (public records)"}
+        more = {**error, "rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
+        _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}))
+    if not outcome.transcript.complete:
+        raise typer.Exit(130)
+
+
+def _print_plan(prepared: Any, json_line: bool) -> None:
+    certificate = prepared.certificate()
+    if json_line:
+        document = certificate.document
+        told = {key: document[key] for key in ("verdict", "guarantee", "views", "mechanism", "plan_digest")}
+        typer.echo(json.dumps(told))
+        return
+    _show(_loss_table(certificate, {"rounds": str(prepared.plan.n_rounds), "released": "nothing yet"}))
+
+
+def _loss_table(certificate: "Certificate", more: dict[str, str]) -> "Table":
+    from rich.table import Table
+
+    from coterie.certificate import shown_loss
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for warning in certificate.verdict:
+        table.add_row("WARNING", warning)
+    for view in certificate.views:
+        table.add_row("privacy loss", f"ε = {shown_loss(view.epsilon)} at δ = {certificate.delta:g}")
+        table.add_row("", f"against anybody who sees {view.sees}")
+    table.add_row("protected", certificate.document["guarantee"]["unit_of_privacy"])
+    for name, value in more.items():
+        table.add_row(name, value)
+    return table
+
+
+def _show(table: "Table") -> None:
+    from rich.console import Console
+
+    Console(markup=False, highlight=False).print(table)

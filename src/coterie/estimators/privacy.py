@@ -1,0 +1,47 @@
+"""What a fitted estimator says about its privacy, for programs; `certificate_` says it for people."""
+
+import dataclasses
+
+from coterie.certificate import Certificate
+from coterie.plan import Plan
+from coterie.theory.published import published_bound
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitPrivacy:
+    """`epsilon` is the loss of this fit against the strongest observer; `total_epsilon` adds what the ledger knows.
+
+    views: loss by observer. published: what the algorithm's paper states for it, (theorem, pure epsilon), where it
+    states anything. public_facts: what was taken as known to everybody. verdict: what must be read before any number.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    unit: str
+    party_epsilons: dict[str, float]
+    views: dict[str, float]
+    published: tuple[str, float] | None
+    total_epsilon: float
+    total_delta: float
+    reproducible: bool
+    public_facts: dict[str, object]
+    verdict: tuple[str, ...]
+
+
+def describe(plan: Plan, certificate: Certificate, *, reproducible: bool) -> FitPrivacy:
+    published, facts = published_bound(plan), plan.facts
+    return FitPrivacy(
+        epsilon=certificate.epsilon,
+        delta=certificate.delta,
+        adjacency=plan.adjacency,
+        unit=plan.unit,
+        party_epsilons=dict(zip(facts.parties, certificate.party_epsilons, strict=True)),
+        views={view.observer: view.epsilon for view in certificate.views},
+        published=None if published is None else (published.theorem, published.total),
+        total_epsilon=certificate.total_epsilon,
+        total_delta=certificate.total_delta,
+        reproducible=reproducible,
+        public_facts=dict(certificate.document["public_facts"]),
+        verdict=certificate.verdict,
+    )

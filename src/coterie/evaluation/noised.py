@@ -1,0 +1,196 @@
+"""How good a classifier is on the parties' own held-out records, told privately.
+
+Two tables of counts are all that is released, each under Gaussian noise:
+
+    answers   (true class, predicted class): accuracy and the error of each class
+    scores    (class, is it the true one, score bin) on a public grid: AUC and calibration
+
+One record sits in one cell of `answers`, and in one cell per class of `scores` (one in all for two classes), so
+replacing it moves `answers` by sqrt(2) and `scores` by sqrt(2 K) in the 2-norm; zeroing it out by 1 and sqrt(K).
+Everything else is computed from the noised tables. The numbers of held-out records of the parties are public, as the
+sizes of shards are. With `public=True` nothing is noised and nothing is charged: for records that everybody may know.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.data.checks import plain_array, same_length, whole_number
+from coterie.errors import InputError
+from coterie.evaluation.tables import TABLE_OF, Metric, checked_metrics, count, metric, positions
+from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon
+from coterie.privacy.events import Gaussian, check_adjacency
+from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.spending import Spending, Terms
+
+BINS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Metrics by name, and what all of them together cost. `reproducible` noise is not private."""
+
+    metrics: dict[str, Metric]
+    epsilon: float
+    delta: float
+    adjacency: str | None
+    total_epsilon: float
+    total_delta: float
+    public: bool
+    reproducible: bool
+
+    def __getitem__(self, name: str) -> Metric:
+        return self.metrics[name]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Release:
+    """A noised table: the noise and its price come from the same two numbers."""
+
+    sensitivity: float
+    noise_std: float  # of one noise; every party adds one where nobody is trusted
+
+    @property
+    def event(self) -> Gaussian:
+        return Gaussian(ratio=self.sensitivity / self.noise_std)
+
+
+def evaluate(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    adjacency: str | None = None,
+    parties: Any = None,
+    metrics: Sequence[str] = tuple(TABLE_OF),
+    trust: Literal["none", "curator", "secure-sum"] = "none",
+    records_per_person: int = 1,
+    bins: int = BINS,
+    public: bool = False,
+    ledger: Spending | None = None,
+    noise: NoiseSource | None = None,
+) -> Evaluation:
+    """Metrics of a fitted classifier on held-out rows X with labels y.
+
+    epsilon, delta, adjacency: the loss of everything released here together, each needed unless `public`.
+    parties: the party of each row. With trust "none" every party noises its own tables; else one noise covers the sum.
+    """
+    names = checked_metrics(metrics, model)
+    bins = whole_number("bins", bins, at_least=2)
+    if trust not in ("none", "curator", "secure-sum"):
+        raise InputError(f"trust: got {trust!r}; one of none, curator, secure-sum is needed")
+    tables = count(model, X, y, {TABLE_OF[name] for name in names}, bins)
+    if public:
+        if (epsilon, delta, adjacency, ledger) != (None, None, None, None):
+            raise InputError("public: got True with epsilon, delta, adjacency or ledger; public records cost nothing")
+        found = {name: metric(name, tables[TABLE_OF[name]], 0.0, (0.0, 0.0)) for name in names}
+        return Evaluation(found, 0.0, 0.0, None, 0.0, 0.0, public=True, reproducible=False)
+    if epsilon is None or delta is None or adjacency is None:
+        raise InputError(
+            f"epsilon, delta, adjacency: got {epsilon}, {delta}, {adjacency}; all three are needed, or public=True"
+        )
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check_adjacency(adjacency)
+    records_per_person = whole_number("records_per_person", records_per_person, at_least=1)
+    party_names = _party_names(parties, len(np.asarray(y)))
+    releases = calibrated(tables, epsilon, delta, adjacency, records_per_person)
+    spent = _loss(releases, delta)
+    source = SystemEntropy() if noise is None else noise
+    past: tuple[tuple[str, float, float], ...] = ()
+    if ledger is not None:
+        # whoever knows the seed can take the noise off
+        past = ledger.charge(
+            f"evaluation: {', '.join(names)}",
+            math.inf if source.reproducible else spent,
+            delta,
+            terms=Terms(adjacency, "record", records_per_person),
+            parties=party_names,
+            rows=np.column_stack([np.asarray(X, dtype=float), positions(model, y)]),
+        )
+    n_noises = len(party_names) if trust == "none" else 1
+    found = {}
+    for t, (table, release) in enumerate(releases.items()):
+        noised = tables[table] + release.noise_std * _noise(source, tables[table].shape, n_noises, t)
+        price = gaussian_epsilon([(release.event, 1)], delta), delta
+        for name in names:
+            if TABLE_OF[name] == table:
+                found[name] = metric(name, noised, release.noise_std * math.sqrt(n_noises), price)
+    return Evaluation(
+        {name: found[name] for name in names},
+        spent,
+        delta,
+        adjacency,
+        spent + sum(eps for _, eps, _ in past),
+        delta + sum(d for _, _, d in past),
+        public=False,
+        reproducible=source.reproducible,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivateScorer:
+    """A `scoring=` for scikit-learn's searches: one noised, charged metric each time it is called. The exact `score` of
+    a model on private records is a release nobody has paid for."""
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    metric: Literal["accuracy", "auc"] = "accuracy"
+    ledger: Spending | None = None
+
+    def __call__(self, model: Any, X: Any, y: Any, *, parties: Any = None) -> float:
+        found = evaluate(
+            model,
+            X,
+            y,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            parties=parties,
+            metrics=(self.metric,),
+            ledger=self.ledger,
+        )
+        return found[self.metric].value
+
+
+def _party_names(parties: Any, n_records: int) -> list[str]:
+    if parties is None:
+        return ["all"]
+    array = plain_array("parties", parties, ndim=1)
+    same_length("parties", array, n_records)
+    return sorted({str(name) for name in array.tolist()})
+
+
+def calibrated(
+    tables: dict[str, np.ndarray], epsilon: float, delta: float, adjacency: str, records_per_person: int
+) -> dict[str, _Release]:
+    """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
+    cells = {"answers": 1, "scores": len(tables["scores"]) if "scores" in tables else 0}
+    changes = 2 if adjacency == "replace-one" else 1
+    sensitivities = {name: records_per_person * math.sqrt(changes * cells[name]) for name in sorted(tables)}
+
+    def releases(multiplier: float) -> dict[str, _Release]:
+        return {name: _Release(sensitivity=s, noise_std=multiplier * s) for name, s in sensitivities.items()}
+
+    low, high = 1e-6, 1e12
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _loss(releases(middle), delta) <= epsilon else (middle, high)
+    return releases(high)
+
+
+def _loss(releases: dict[str, _Release], delta: float) -> float:
+    return gaussian_epsilon([(release.event, 1) for release in releases.values()], delta)
+
+
+def _noise(source: NoiseSource, shape: tuple[int, ...], n_noises: int, t: int) -> np.ndarray:
+    """The sum of unit noises, one per party that adds its own."""
+    size = math.prod(shape)
+    drawn = [source.draw("gaussian", size, repeat=0, party=party, t=t) for party in range(n_noises)]
+    return np.sum(drawn, axis=0).reshape(shape)

@@ -1,0 +1,108 @@
+"""From a spec to a plan, and from the plan to a finished run."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from coterie.certificate import Certificate, make_certificate
+from coterie.engines.in_process import run
+from coterie.errors import InputError
+from coterie.plan import Plan
+from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.spec.outcome import Log, Outcome
+from coterie.spec.problems import make_problem
+from coterie.spec.reading import Spec
+from coterie.spec.records import Records, load_records
+from coterie.spec.settings import make_algorithm
+from coterie.topology import UNRESTRICTED, make_topology
+from coterie.transcript import Interrupted
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before a run."""
+
+    spec: Spec
+    records: Records
+    plan: Plan
+    log: Log
+
+    def certificate(self, rounds_done: int | None = None) -> Certificate:
+        return make_certificate(
+            self.plan,
+            self.spec.privacy.delta,
+            reproducible=self.spec.seed is not None,
+            rounds_done=rounds_done,
+            tuning=self.spec.privacy.tuning,
+        )
+
+
+def prepare(spec: Spec) -> Prepared:
+    """Read the records and make the plan; nothing is released yet."""
+    log = Log()
+    records = load_records(spec)
+    facts = records.federation.facts
+    log.add(f"read {sum(facts.sizes)} records of {facts.n_parties} parties, {facts.n_features} features")
+    try:
+        # numbers that leave float64 end as infinite or unknown losses, which plans refuse or state
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            plan = _make_plan(spec, records)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise InputError(f"spec: its numbers leave the range of floating point ({error})") from None
+    log.add(f"plan {plan.digest}: {plan.n_rounds} rounds")
+    return Prepared(spec, records, plan, log)
+
+
+def _make_plan(spec: Spec, records: Records) -> Plan:
+    facts, privacy = records.federation.facts, spec.privacy
+    problem = make_problem(spec.problem, facts)
+    graph = _usual_topology(spec) if spec.parties.topology is None else spec.parties.topology
+    topology = make_topology(graph, facts.n_parties, seed=spec.parties.topology_seed)
+    algorithm = make_algorithm(spec.algorithm, problem, facts, topology, privacy)
+    plan = Plan.make(
+        algorithm,
+        problem,
+        topology,
+        facts,
+        rounds=spec.algorithm.rounds,
+        adjacency=privacy.adjacency,  # type: ignore[arg-type]
+        unit=privacy.unit,  # type: ignore[arg-type]
+        records_per_person=privacy.records_per_person,
+        people_span_parties=privacy.people_span_parties,
+    )
+    if privacy.observer is not None:
+        plan.observer(privacy.observer)
+    if privacy.epsilon is None:
+        return plan
+    return plan.calibrate(privacy.epsilon, privacy.delta, observer=privacy.observer)
+
+
+def _usual_topology(spec: Spec) -> str:
+    from coterie.spec.names import ALGORITHMS
+
+    return "ring" if ALGORITHMS[spec.algorithm.name].needs_graph else UNRESTRICTED
+
+
+def execute(prepared: Prepared, *, progress: Progress | None = None) -> Outcome:
+    """Run the plan. Ctrl-C ends it with what was released so far, charged in full."""
+    spec, log = prepared.spec, prepared.log
+    noise: NoiseSource = SystemEntropy() if spec.seed is None else Seeded(spec.seed)
+    started = time.perf_counter()
+    log.add("run started")
+    try:
+        transcript = run(prepared.plan, prepared.records.federation, noise=noise, progress=progress)
+    except Interrupted as stopped:
+        transcript = stopped.transcript
+    log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
+    return Outcome(
+        spec=spec,
+        records=prepared.records,
+        transcript=transcript,
+        certificate=prepared.certificate(transcript.n_rounds),
+        seconds=time.perf_counter() - started,
+        log=log,
+    )

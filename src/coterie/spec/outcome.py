@@ -1,0 +1,113 @@
+"""A finished run, and the directory that holds all of it."""
+
+import dataclasses
+import datetime
+import functools
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.certificate import Certificate
+from coterie.rundir import new_directory
+from coterie.spec.reading import Spec
+from coterie.spec.records import Records
+from coterie.transcript import RANDOMNESS, Transcript
+
+SUMS = "SHA256SUMS"
+
+
+class Log:
+    """What happened when: public facts only, for a run directory is made to be shown."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, sentence: str) -> None:
+        self.lines.append(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {sentence}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    spec: Spec
+    records: Records
+    transcript: Transcript
+    certificate: Certificate
+    seconds: float
+    log: Log
+
+    @functools.cached_property
+    def test_error(self) -> float | None:
+        """On records that are declared public; None where there are none."""
+        if self.records.test is None or not self.transcript.complete:
+            return None
+        X, y = self.records.test
+        model = self.transcript.models[0]
+        return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+
+    def summary(self) -> dict[str, Any]:
+        plan, certificate = self.transcript.plan, self.certificate
+        known = {} if self.test_error is None else {"test_error": self.test_error}
+        return {
+            **known,
+            "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
+            "delta": certificate.delta,
+            "adjacency": plan.adjacency,
+            "verdict": list(certificate.verdict),
+            "n_parties": plan.facts.n_parties,
+            "n_records": sum(plan.facts.sizes),
+            "rounds": self.transcript.n_rounds,
+            "algorithm": self.spec.algorithm.name,
+            "plan_digest": plan.digest,
+            "randomness": RANDOMNESS[self.transcript.reproducible],
+            "seconds": round(self.seconds, 2),
+        }
+
+    def model(self) -> dict[str, Any]:
+        """Coefficients with all that is needed to apply them to a table."""
+        plan = self.transcript.plan
+        return {
+            "loss": type(plan.problem.loss).__name__,
+            "labels": plan.facts.labels,
+            "row_norm": plan.facts.row_norm,
+            "coefficients": self._named_coefficients(),
+            "schema": self.records.schema.to_dict(),
+        }
+
+    def _named_coefficients(self) -> Any:
+        """By feature, one number or one per class; a plain list where the model does not live on the features."""
+        plan, model = self.transcript.plan, self.transcript.models[0]
+        if len(model) != plan.problem.n_coefficients(plan.facts):
+            return model.tolist()
+        rows = model.reshape(plan.facts.n_features, -1).tolist()
+        return {n: row[0] if len(row) == 1 else row for n, row in zip(self.records.feature_names, rows, strict=True)}
+
+    def write(self, directory: Path) -> Path:
+        """Spec, plan, transcript, certificate, model, summary, log and their sums; all of it or nothing."""
+        self.log.add(f"written to {directory.name}")
+        with new_directory(directory) as partial:
+            complete = self.transcript.complete
+            files = {
+                "spec.toml": self.spec.text,
+                "plan.json": self.transcript.plan.to_json(),
+                "certificate.json": self.certificate.to_json(),
+                "certificate.md": self.certificate.to_markdown(),
+                "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
+                "run.log": "\n".join(self.log.lines) + "\n",
+            }
+            if complete:
+                files["model.json"] = json.dumps(self.model(), indent=1, ensure_ascii=False)
+            for name, text in files.items():
+                (partial / name).write_text(text, encoding="utf-8")
+            self.transcript.save(partial / ("transcript.npz" if complete else "partial-transcript.npz"))
+            (partial / SUMS).write_text(sums(partial), encoding="utf-8")
+        return directory
+
+
+def sums(directory: Path) -> str:
+    """In the form that `sha256sum --check` reads."""
+    files = sorted(path for path in directory.iterdir() if path.name != SUMS)
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)

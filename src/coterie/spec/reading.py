@@ -1,0 +1,280 @@
+"""A spec: the tables [data], [schema], [parties], [problem], [privacy], [algorithm] and [engine] of one TOML file."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from coterie.data import Schema
+from coterie.errors import InputError
+from coterie.spec import keys
+from coterie.spec.keys import REQUIRED, Key
+from coterie.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, TOPOLOGIES, one_of
+
+SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "engine")
+SOURCES = ("dataset", "file", "files")
+LARGEST_SPEC = 10**7  # bytes; a spec is written by people
+DEFAULT_ALGORITHM = "penalty-perturbed-admm"
+DEFAULT_ROUNDS = 20
+LARGEST_SEED = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """Exactly one of `dataset`, `file` and `files` (party name -> path)."""
+
+    dataset: str | None
+    preprocessing: str
+    constant_column: bool
+    file: Path | None
+    files: dict[str, Path] | None
+    row_norm: float | str
+    weight_column: str | None
+    weight_bound: float | str
+    min_records: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartiesSection:
+    """Who holds what, and who hears whom."""
+
+    column: str | None
+    count: int | None
+    seed: int
+    topology: Any
+    topology_seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProblemSection:
+    loss: str | None
+    width: float | None
+    threshold: float | None
+    l2: float
+    l1: float | None
+    low: float | None
+    high: float | None
+    radius: float | None
+    record_weight: float | None
+    party_weight: float | None
+    class_weight: tuple[float, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacySection:
+    """Without `epsilon` the noise in [algorithm] is taken as it is, and the loss is what it comes to."""
+
+    epsilon: float | None
+    delta: float
+    adjacency: str
+    unit: str
+    records_per_person: int
+    people_span_parties: bool
+    observer: str | None
+    tuning: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlgorithmSection:
+    name: str
+    rounds: int
+    settings: dict[str, Any]  # checked where the algorithm is made
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec:
+    """`text` is the file as it was written; `data_derived` names what the schema says it read off the data."""
+
+    text: str = dataclasses.field(repr=False)
+    data: DataSection
+    schema: Schema | None
+    data_derived: tuple[str, ...]
+    parties: PartiesSection
+    problem: ProblemSection
+    privacy: PrivacySection
+    algorithm: AlgorithmSection
+    seed: int | None
+
+
+def read_spec(path: str | Path) -> Spec:
+    """Read and check a spec; paths in it start from its own folder."""
+    path = Path(path)
+    text = _read_text(path)
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # besides TOMLDecodeError: integers of thousands of digits
+        raise InputError(f"spec: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+    keys.refuse_unknown("spec", content, SECTIONS)
+    for name in ("data", "privacy"):
+        if name not in content:
+            raise InputError(f"spec: the table [{name}] is missing")
+    data = _data(content["data"], path.parent)
+    schema, data_derived = _schema(content.get("schema"), data, path.parent)
+    return Spec(
+        text=text,
+        data=data,
+        schema=schema,
+        data_derived=data_derived,
+        parties=_parties(content.get("parties", {}), data, schema),
+        problem=_problem(content.get("problem", {})),
+        privacy=_privacy(content["privacy"]),
+        algorithm=_algorithm(content.get("algorithm", {})),
+        seed=_engine(content.get("engine", {})),
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_SPEC:
+            raise InputError(f"spec: {str(path)!r} has more than {LARGEST_SPEC:,} bytes; a TOML spec is needed")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"spec: cannot read {str(path)!r} ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"spec: {str(path)!r} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def _data(content: Any, folder: Path) -> DataSection:
+    def path(where: str, value: Any) -> Path:
+        given = keys.text(where, value)
+        if "\0" in given:
+            raise InputError(f"{where}: got {given!r}; a path is needed")
+        return folder / given
+
+    def paths(where: str, value: Any) -> dict[str, Path]:
+        if not isinstance(value, dict) or not value:
+            raise InputError(f"{where}: got {keys.short(value)}; a table of party = 'path' is needed")
+        found = {keys.text(where, party): path(f"{where}.{party}", given) for party, given in value.items()}
+        for party, file in found.items():
+            twins = [other for other in found if other != party and found[other].absolute() == file.absolute()]
+            if twins:
+                raise InputError(
+                    f"{where}: parties {party!r} and {twins[0]!r} share {str(file)!r}; one file each is needed"
+                )
+        return found
+
+    table = {
+        "dataset": Key(keys.name_in(DATASETS)),
+        "preprocessing": Key(keys.name_in(("public", "papers")), "public"),
+        "constant_column": Key(keys.boolean, False),
+        "file": Key(path),
+        "files": Key(paths),
+        "row_norm": Key(keys.bound, 1.0),
+        "weight_column": Key(keys.text),
+        "weight_bound": Key(keys.bound, 1.0),
+        "min_records": Key(keys.whole(1), 2),
+    }
+    section = DataSection(**keys.read_table("data", content, table))
+    source = keys.exactly_one("data", content, SOURCES)
+    for name in ("preprocessing", "constant_column") if section.dataset != "adult" else ():
+        if name in content:
+            raise InputError(f"data.{name}: belongs to dataset = 'adult' only")
+    if source == "dataset" and section.weight_column is not None:
+        raise InputError("data.weight_column: a data set of the package has no weights")
+    return section
+
+
+def _schema(content: Any, data: DataSection, folder: Path) -> tuple[Schema | None, tuple[str, ...]]:
+    if data.dataset is not None:
+        if content is not None:
+            raise InputError(f"schema: got one beside data.dataset = {data.dataset!r}, which has its own; leave it out")
+        return None, ()
+    if content is None:
+        raise InputError("spec: the table [schema] is missing; `coterie schema make` writes one to fill in")
+    if isinstance(content, dict) and "file" in content:
+        keys.refuse_unknown("schema", content, ("file",))
+        return read_schema(folder / keys.text("schema.file", content["file"]))
+    return schema_from(content)
+
+
+def read_schema(path: Path) -> tuple[Schema, tuple[str, ...]]:
+    """A schema file, and what it says it read off the data."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"schema: cannot read {str(path)!r} ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"schema: {str(path)!r} is not a TOML file ({' '.join(str(error).split())[:200]})") from None
+    return schema_from(content)
+
+
+def schema_from(content: Any) -> tuple[Schema, tuple[str, ...]]:
+    """`data_derived` is ours: `Schema` refuses it, so such a file cannot be taken for a public schema."""
+    if not isinstance(content, dict):
+        raise InputError(f"schema: got {keys.short(content)}; a table is needed")
+    derived = keys.texts("schema.data_derived", content.get("data_derived", []))
+    return Schema.from_dict({key: value for key, value in content.items() if key != "data_derived"}), derived
+
+
+def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
+    def topology(where: str, value: Any) -> Any:
+        if isinstance(value, list):
+            for place, edge in enumerate(value):
+                if not isinstance(edge, list) or len(edge) != 2:
+                    raise InputError(f"{where}[{place}]: got {keys.short(edge)}; a pair of party numbers is needed")
+            return [tuple(keys.whole(0)(where, end) for end in edge) for edge in value]
+        return one_of(where, value, TOPOLOGIES)
+
+    table = {
+        "column": Key(keys.text),
+        "count": Key(keys.whole(1, 10**5)),
+        "seed": Key(keys.whole(0, LARGEST_SEED), 0),
+        "topology": Key(topology),
+        "topology_seed": Key(keys.whole(0, 2**31), 0),
+    }
+    section = PartiesSection(**keys.read_table("parties", content, table))
+    if section.column is not None and (data.file is None or section.count is not None):
+        raise InputError(f"parties.column: got {section.column!r}; it goes with data.file, and not with parties.count")
+    if data.files is not None and section.count is not None:
+        raise InputError(f"parties.count: got {section.count}; data.files has one file per party")
+    if data.file is not None and section.column is None and section.count is None:
+        if schema is None or schema.party_column is None:
+            raise InputError("parties: no party column is given; parties.column or the schema's party_column is needed")
+        return dataclasses.replace(section, column=schema.party_column)
+    return section
+
+
+def _problem(content: Any) -> ProblemSection:
+    table = {
+        "loss": Key(keys.name_in(LOSSES)),
+        "width": Key(keys.positive),
+        "threshold": Key(keys.positive),
+        "l2": Key(keys.not_negative, 1.0),
+        "l1": Key(keys.not_negative),
+        "low": Key(keys.number),
+        "high": Key(keys.number),
+        "radius": Key(keys.positive),
+        "record_weight": Key(keys.positive),
+        "party_weight": Key(keys.positive),
+        "class_weight": Key(keys.numbers),
+    }
+    return ProblemSection(**keys.read_table("problem", content, table))
+
+
+def _privacy(content: Any) -> PrivacySection:
+    table = {
+        "epsilon": Key(keys.positive),
+        "delta": Key(keys.fraction, REQUIRED),
+        "adjacency": Key(keys.name_in(("replace-one", "zero-out")), REQUIRED),
+        "unit": Key(keys.name_in(("record", "party")), "record"),
+        "records_per_person": Key(keys.whole(1), 1),
+        "people_span_parties": Key(keys.boolean, False),
+        "observer": Key(keys.text),
+        "tuning": Key(keys.text),
+    }
+    return PrivacySection(**keys.read_table("privacy", content, table))
+
+
+def _algorithm(content: Any) -> AlgorithmSection:
+    if not isinstance(content, dict):
+        raise InputError(f"algorithm: got {keys.short(content)}; a table is needed")
+    name = one_of("algorithm.name", content.get("name", DEFAULT_ALGORITHM), ALGORITHMS)
+    default = 1 if name == "one-release-average" else DEFAULT_ROUNDS
+    rounds = keys.whole(1, 10**5)("algorithm.rounds", content.get("rounds", default))
+    settings = {key: value for key, value in content.items() if key not in ("name", "rounds")}
+    return AlgorithmSection(name=name, rounds=rounds, settings=settings)
+
+
+def _engine(content: Any) -> int | None:
+    table = {"name": Key(keys.name_in(ENGINES), ENGINES[0]), "seed": Key(keys.whole(0, LARGEST_SEED))}
+    return keys.read_table("engine", content, table)["seed"]

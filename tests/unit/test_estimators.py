@@ -1,0 +1,258 @@
+"""Estimators in the hands of a user: privacy on the model object, routing, storage, and refusals in one sentence."""
+
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from coterie import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge, Spending
+from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.estimators import rules
+from coterie.spending import BudgetError
+
+BUDGET = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one"}
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(120, 3))
+SCORE = X @ [2.0, -1.0, 0.0] + 0.3 * RNG.normal(size=120)
+Y = np.where(SCORE > 0, "yes", "no")
+PARTIES = np.repeat(["north", "south", "west"], [30, 40, 50])
+
+
+def logistic(**settings):
+    return PrivateLogisticRegression(**{**BUDGET, "classes": ["no", "yes"], **settings})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return logistic().fit(X, Y, parties=PARTIES)
+
+
+def test_importing_the_package_loads_neither_jax_nor_scikit_learn():
+    code = "import sys, coterie; sys.exit(any(name in sys.modules for name in ('jax', 'sklearn')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_privacy_is_on_the_model_object(fitted):
+    privacy, certificate = fitted.privacy_, fitted.certificate_
+    assert 3.9 < privacy.epsilon <= 4.0
+    assert (privacy.delta, privacy.adjacency, privacy.unit) == (1e-5, "replace-one", "record")
+    assert set(privacy.party_epsilons) == {"north", "south", "west"}
+    assert privacy.views == {"everybody": privacy.epsilon}
+    assert privacy.published is None  # no paper states a loss for Gaussian noise here
+    assert privacy.public_facts["sizes"] == [30, 40, 50]
+    assert privacy.public_facts["labels"] == ["no", "yes"]
+    assert certificate.verdict == privacy.verdict == ()
+    assert certificate.epsilon == privacy.epsilon == privacy.total_epsilon
+    certificate.verify()
+    assert fitted.transcript_.models.shape == (1, 4)
+    assert fitted.n_iter_ == fitted.transcript_.n_rounds
+
+
+def test_two_fits_without_a_seed_differ_and_two_with_one_agree_but_are_not_private(fitted):
+    assert not np.array_equal(fitted.coef_, logistic().fit(X, Y, parties=PARTIES).coef_)
+    seeded = [logistic(random_state=7).fit(X, Y) for _ in range(2)]
+    np.testing.assert_array_equal(seeded[0].coef_, seeded[1].coef_)
+    assert "NOT PRIVATE" in seeded[0].certificate_.verdict[0]
+    assert seeded[0].certificate_.not_private
+    assert seeded[0].privacy_.reproducible
+
+
+def test_a_random_state_object_is_a_seed_too():
+    models = [logistic(random_state=np.random.RandomState(3)).fit(X, Y) for _ in range(2)]
+    np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
+    assert models[0].certificate_.not_private
+
+
+def test_labels_read_off_the_data_void_the_certificate():
+    model = logistic(classes=None).fit(X, Y)
+    assert model.certificate_.verdict == ("VOID as a guarantee: labels was read off the data",)
+    assert model.classes_.tolist() == ["no", "yes"]
+
+
+def test_public_classes_may_be_more_than_occur():
+    model = logistic(classes=["yes", "no", "unknown"]).fit(X, Y)
+    assert model.classes_.tolist() == ["no", "unknown", "yes"]
+    assert model.predict_proba(X).shape == (120, 3)
+    assert model.coef_.shape == (3, 3)
+    assert model.certificate_.verdict == ()
+
+
+@pytest.mark.parametrize("trust", ["curator", "secure-sum"])
+def test_with_trust_only_aggregates_are_seen(trust):
+    model = logistic(trust=trust, rounds=3).fit(X, Y, parties=PARTIES)
+    assert set(model.privacy_.views) == {"aggregates"}
+    assert model.certificate_.document["trust_model"]["channel"] == trust
+    assert model.n_iter_ == 3
+
+
+@pytest.mark.parametrize(
+    ("trust", "name"), [(trust, name) for trust in ("none", "curator") for name in rules.RECIPES[trust]]
+)
+def test_every_algorithm_with_a_rule_runs_and_keeps_the_budget(trust, name):
+    model = logistic(trust=trust, algorithm=name, rounds=2).fit(X, Y, parties=PARTIES)
+    assert model.certificate_.document["mechanism"]["algorithm"] == name
+    assert model.privacy_.epsilon <= 4.0
+    assert np.isfinite(model.coef_).all()
+
+
+def test_whole_parties_can_be_protected():
+    model = logistic(unit="party", rounds=2).fit(X, Y, parties=PARTIES)
+    assert model.privacy_.unit == "party"
+    assert model.certificate_.document["mechanism"]["algorithm"] == "locally-noised-admm"
+
+
+def test_people_with_several_records_are_paid_for():
+    model = logistic(records_per_person=3, trust="curator", rounds=2).fit(X, Y, parties=PARTIES)
+    assert model.privacy_.epsilon <= 4.0
+    assert "up to 3 records" in model.certificate_.document["guarantee"]["unit_of_privacy"]
+
+
+@pytest.mark.parametrize("model", [PrivateRidge, PrivateLasso])
+def test_clipped_squares_need_a_sum(model):
+    settings = {**BUDGET, "label_bound": 3.0, "loss": "squared"}
+    with pytest.raises(InputError, match="use 'huber'"):
+        model(**settings).fit(X, SCORE)
+    fitted = model(**{**settings, "epsilon": 100.0, "bounds": 4.0}, trust="curator")
+    assert fitted.fit(X, SCORE).score(X, SCORE) > 0.5
+
+
+def test_pandas_feature_names_and_categories():
+    frame = pd.DataFrame(X, columns=["age", "dose", "noise"])
+    model = logistic().fit(frame, pd.Series(Y, dtype="category"), parties=pd.Series(PARTIES))
+    assert model.feature_names_in_.tolist() == ["age", "dose", "noise"]
+    assert model.predict(frame).shape == (120,)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"age": "years"}))
+
+
+def test_clone_keeps_parameters_and_nothing_else(fitted):
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    assert not hasattr(copy, "coef_")
+
+
+def test_pickle_keeps_model_transcript_and_certificate(fitted):
+    copy = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(copy.predict_proba(X), fitted.predict_proba(X))
+    np.testing.assert_array_equal(copy.transcript_.models, fitted.transcript_.models)
+    assert copy.certificate_ == fitted.certificate_
+    exact = pickle.loads(pickle.dumps(logistic(epsilon=math.inf).fit(X, Y)))
+    assert exact.transcript_ is exact.certificate_ is None
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (logistic(epsilon=math.inf), Y),
+        (logistic(epsilon=math.inf, classes=None), np.digitize(SCORE, [-1.0, 1.0])),
+        (PrivateLinearSVC(**{**BUDGET, "epsilon": math.inf}, fit_intercept=False), Y),
+        (PrivateRidge(**{**BUDGET, "epsilon": math.inf}), SCORE),
+        (PrivateLasso(**{**BUDGET, "epsilon": math.inf}), SCORE),
+    ],
+)
+def test_the_plain_model_predicts_the_same(model, y):
+    plain = pickle.loads(pickle.dumps(model.fit(X, y).to_sklearn()))
+    long_rows = np.vstack([X, 100 * X])
+    for method in ("predict", "decision_function", "predict_proba"):
+        if hasattr(model, method):
+            ours, theirs = getattr(model, method)(long_rows), getattr(plain, method)(long_rows)
+            if ours.dtype.kind == "f":
+                np.testing.assert_allclose(ours, theirs, atol=1e-12)
+            else:
+                np.testing.assert_array_equal(ours, theirs)
+
+
+def test_parties_and_weights_are_routed_through_a_pipeline():
+    halve = FunctionTransformer(lambda rows: rows / 2)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make_pipeline(halve, logistic().set_fit_request(parties=True, sample_weight=True))
+        model.fit(X, Y, parties=PARTIES, sample_weight=np.full(120, 0.5))
+    assert set(model[-1].privacy_.party_epsilons) == {"north", "south", "west"}
+
+
+def test_every_fit_of_a_grid_search_is_charged_and_the_total_certified():
+    ledger = Spending()
+    search = GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=3)
+    search.fit(X, Y)
+    assert len(ledger.charges) == 2 * 3 + 1
+    certificate = search.best_estimator_.certificate_
+    assert certificate.total_epsilon == pytest.approx(7 * 0.5, rel=1e-6)
+    assert certificate.total_delta == pytest.approx(7e-5)
+    assert certificate.total_epsilon == pytest.approx(ledger.total[0])
+    assert certificate.document["total"]["releases"] == 7
+
+
+def test_records_told_apart_pay_only_for_the_folds_they_were_in():
+    ledger = Spending(tell_apart=True)
+    GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=3).fit(X, Y)
+    assert ledger.total[0] == pytest.approx((2 * 2 + 1) * 0.5, rel=1e-6)
+
+
+def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
+    ledger = Spending(limit=(5.0, 1e-3))
+    logistic(ledger=ledger).fit(X, Y)
+    with pytest.raises(BudgetError, match="nothing was run"):
+        logistic(ledger=ledger).fit(X, Y)
+    with pytest.raises(BudgetError, match="epsilon=inf"):
+        logistic(ledger=ledger, random_state=0, epsilon=0.1).fit(X, Y)
+    assert len(ledger.charges) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon: got 0"),
+        ({"epsilon": "1"}, "epsilon: got '1'"),
+        ({"delta": 0.0}, "delta: got 0"),
+        ({"delta": 1.0}, "delta: got 1"),
+        ({"adjacency": "add-one"}, "adjacency: got 'add-one'"),
+        ({"bounds": -1.0}, "bounds: got -1"),
+        ({"bounds": "from-data"}, "bounds: got 'from-data'"),
+        ({"trust": "everybody"}, "trust: got 'everybody'"),
+        ({"unit": "person"}, "unit: got 'person'"),
+        ({"algorithm": "sgd"}, "algorithm: got 'sgd'"),
+        ({"algorithm": "noisy-gradient-descent"}, "with trust='none'"),
+        ({"algorithm": "penalty-perturbed-admm", "step": 1.0}, "step: got 1.0"),
+        ({"rounds": 0}, "rounds: got 0"),
+        ({"l2": 0.0}, "l2: got 0"),
+        ({"classes": ["yes"]}, "at least two classes"),
+        ({"classes": ["yes", "yes"]}, "different labels"),
+        ({"classes": ["yes", "maybe"]}, "which is not in labels"),
+        ({"class_weight": "balanced"}, "class_weight: got 'balanced'"),
+        ({"class_weight": {"perhaps": 1.0}}, "'perhaps' is not one of the classes"),
+        ({"ledger": {}}, "ledger: got a dict"),
+        ({"random_state": -1}, "seed: got -1"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(settings, words):
+    with pytest.raises(InputError, match=words):
+        logistic(**settings).fit(X, Y, parties=PARTIES)
+
+
+def test_the_budget_must_be_stated():
+    with pytest.raises(TypeError, match=r"epsilon.*delta.*adjacency"):
+        PrivateLogisticRegression()
+
+
+def test_one_party_has_no_neighbours_to_hold_on_to():
+    with pytest.raises(InputError, match="no neighbours"):
+        logistic(algorithm="penalty-perturbed-admm").fit(X, Y)
+
+
+def test_a_theorem_that_does_not_cover_a_unit_is_refused():
+    with pytest.raises(PrivacyPreconditionError, match="unit"):
+        logistic(algorithm="penalty-perturbed-admm", unit="party").fit(X, Y, parties=PARTIES)
+
+
+def test_three_classes_are_too_many_for_the_support_vector_machine():
+    with pytest.raises(InputError, match="Only binary classification"):
+        PrivateLinearSVC(**BUDGET).fit(X, np.digitize(SCORE, [-1.0, 1.0]))

@@ -1,0 +1,177 @@
+"""Noised metrics: right on average, as far off as they say, and paid for; exact ones for public records only."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.svm import LinearSVC
+
+from coterie import PrivateLogisticRegression, PrivateScorer, Spending, evaluate
+from coterie.errors import InputError
+from coterie.evaluation.noised import calibrated
+from coterie.evaluation.tables import TABLE_OF, count
+from coterie.privacy.noise import Seeded
+from coterie.spending import BudgetError
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(4000, 3))
+SCORE = X @ [2.0, -1.0, 0.5] + RNG.normal(size=4000)
+Y = np.where(SCORE > 0.7, "ill", "well")
+MANY = np.digitize(SCORE, [-1.0, 1.0])
+PARTIES = RNG.integers(0, 4, size=4000)
+BUDGET = {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LogisticRegression().fit(X[:500], Y[:500])
+
+
+@pytest.fixture(scope="module")
+def many():
+    return LogisticRegression().fit(X[:500], MANY[:500])
+
+
+def test_public_records_give_exact_metrics_for_nothing(model):
+    found = evaluate(model, X, Y, public=True)
+    assert found["accuracy"].value == accuracy_score(Y, model.predict(X))
+    truth, predicted = np.array(Y), model.predict(X)
+    errors = [np.mean(predicted[truth == label] != label) for label in model.classes_]
+    np.testing.assert_allclose(found["class-error"].value, errors)
+    # only ties within a bin of the grid are lost
+    exact = roc_auc_score(Y == "well", model.predict_proba(X)[:, 1])
+    assert found["auc"].value == pytest.approx(exact, abs=2e-3)
+    assert np.abs(found["calibration"].value).max() < 0.12
+    assert (found.epsilon, found.delta, found.public) == (0.0, 0.0, True)
+    assert found["accuracy"].standard_error == 0
+
+
+@pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])
+def test_errors_are_as_large_as_stated(model, trust):
+    """100 seeded repeats: the standardised errors have mean square 1. Under a normal law the mean of 100 squares is
+    within 1 +- 0.6 with probability over 1 - 1e-4, and errors stated half or double would give 4 or 1/4."""
+    exact = evaluate(model, X, Y, public=True)
+    noised = [evaluate(model, X, Y, **BUDGET, parties=PARTIES, trust=trust, noise=Seeded(s)) for s in range(100)]
+    for name in ("accuracy", "auc"):
+        gaps = [(found[name].value - exact[name].value) / found[name].standard_error for found in noised]
+        assert np.mean(np.square(gaps)) == pytest.approx(1.0, abs=0.6)
+    for k in range(2):
+        gaps = [
+            (found["class-error"].value[k] - exact["class-error"].value[k]) / found["class-error"].standard_error[k]
+            for found in noised
+        ]
+        assert np.mean(np.square(gaps)) == pytest.approx(1.0, abs=0.6)
+
+
+def test_more_parties_that_noise_for_themselves_make_larger_errors(model):
+    alone = evaluate(model, X, Y, **BUDGET, parties=PARTIES, trust="curator")["accuracy"].standard_error
+    apart = evaluate(model, X, Y, **BUDGET, parties=PARTIES, trust="none")["accuracy"].standard_error
+    assert apart == pytest.approx(2 * alone, rel=0.1)  # four noises
+
+
+@pytest.mark.parametrize(("adjacency", "moved"), [("replace-one", math.sqrt(2)), ("zero-out", 1.0)])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_one_record_moves_tables_as_far_as_is_paid_for(model, many, adjacency, moved, n_classes):
+    classifier, labels = (model, Y) if n_classes == 2 else (many, MANY)
+    cells = 1 if n_classes == 2 else 3
+    one = count(classifier, X, labels, {"answers", "scores"}, 20)
+    if adjacency == "replace-one":
+        neighbour = X.copy()
+        neighbour[0] = -X[0] * 3
+        other = count(classifier, neighbour, labels, {"answers", "scores"}, 20)
+    else:
+        other = count(classifier, X[1:], labels[1:], {"answers", "scores"}, 20)
+    releases = calibrated(one, 1.0, 1e-6, adjacency, 1)
+    for name, largest in (("answers", moved), ("scores", moved * math.sqrt(cells))):
+        assert np.linalg.norm(one[name] - other[name]) <= largest + 1e-12
+        assert releases[name].sensitivity == pytest.approx(largest)
+        assert releases[name].event.ratio == releases[name].sensitivity / releases[name].noise_std
+
+
+def test_all_tables_together_keep_the_budget(model):
+    found = evaluate(model, X, Y, **BUDGET)
+    assert 0.999 < found.epsilon <= 1.0
+    assert found["accuracy"].epsilon == found["class-error"].epsilon < found.epsilon
+    one = evaluate(model, X, Y, **BUDGET, metrics="accuracy")
+    assert one["accuracy"].epsilon == one.epsilon
+    assert set(one.metrics) == {"accuracy"}
+
+
+def test_several_records_of_one_person_need_more_noise(model):
+    few, more = (
+        evaluate(model, X, Y, **BUDGET, records_per_person=m, metrics="accuracy")["accuracy"].standard_error
+        for m in (1, 3)
+    )
+    assert more == pytest.approx(3 * few, rel=0.1)
+
+
+def test_three_classes(many):
+    exact, noised = evaluate(many, X, MANY, public=True), evaluate(many, X, MANY, **BUDGET, noise=Seeded(0))
+    for name in TABLE_OF:
+        gap = np.abs(np.asarray(noised[name].value) - exact[name].value)
+        assert (gap <= 5 * np.asarray(noised[name].standard_error) + 1e-12).all()
+    assert noised["class-error"].value.shape == (3,)
+    exact_auc = roc_auc_score(MANY, many.predict_proba(X), multi_class="ovr")
+    assert exact["auc"].value == pytest.approx(exact_auc, abs=3e-3)
+
+
+def test_a_model_without_probabilities_has_an_auc_but_no_calibration():
+    machine = LinearSVC().fit(X[:500], Y[:500])
+    found = evaluate(machine, X, Y, public=True, metrics=("auc",))
+    assert found["auc"].value == pytest.approx(roc_auc_score(Y == "well", machine.decision_function(X)), abs=3e-3)
+    with pytest.raises(InputError, match="no predict_proba"):
+        evaluate(machine, X, Y, public=True)
+
+
+def test_two_evaluations_differ_and_both_are_charged(model):
+    ledger = Spending(limit=(2.0, 1e-3))
+    first, second = (evaluate(model, X, Y, **BUDGET, ledger=ledger) for _ in range(2))
+    assert first["accuracy"].value != second["accuracy"].value
+    assert not first.reproducible
+    assert second.total_epsilon == pytest.approx(2.0, rel=1e-3)
+    with pytest.raises(BudgetError, match="nothing was run"):
+        evaluate(model, X, Y, **BUDGET, ledger=ledger)
+
+
+def test_seeded_noise_spends_everything(model):
+    ledger = Spending()
+    found = evaluate(model, X, Y, **BUDGET, ledger=ledger, noise=Seeded(0))
+    assert found.reproducible
+    assert ledger.total[0] == math.inf
+
+
+def test_a_search_pays_for_its_fits_and_its_scores():
+    ledger = Spending()
+    budget = {**BUDGET, "epsilon": 0.5}
+    fit = PrivateLogisticRegression(**budget, classes=["ill", "well"], ledger=ledger)
+    search = GridSearchCV(fit, {"l2": [1.0]}, cv=2, scoring=PrivateScorer(**budget, ledger=ledger))
+    search.fit(X[:400], Y[:400])
+    assert [what.split(":")[0].split(" ")[0] for what, _, _ in ledger.charges].count("evaluation") == 2
+    assert search.best_estimator_.certificate_.total_epsilon == pytest.approx(5 * 0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "all three are needed, or public=True"),
+        ({"epsilon": 1.0, "delta": 1e-6}, "adjacency"),
+        ({**BUDGET, "public": True}, "public records cost nothing"),
+        ({**BUDGET, "metrics": ("accuracy", "f1")}, "metrics: got 'f1'"),
+        ({**BUDGET, "metrics": ()}, "metrics: got none"),
+        ({**BUDGET, "trust": "all"}, "trust: got 'all'"),
+        ({**BUDGET, "bins": 1}, "bins: got 1"),
+        ({**BUDGET, "epsilon": -1.0}, "epsilon: got -1"),
+        ({**BUDGET, "parties": PARTIES[:10]}, "parties: got 10 values"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(model, settings, words):
+    with pytest.raises(InputError, match=words):
+        evaluate(model, X, Y, **settings)
+
+
+def test_an_unknown_label_is_refused_by_its_row(model):
+    with pytest.raises(InputError, match="y: row 3 has a label"):
+        evaluate(model, X[:5], np.array(["ill", "ill", "well", "dead", "ill"]), public=True)
