@@ -10,12 +10,12 @@ import typer
 from typer.testing import CliRunner
 
 import coterie.audit
-from coterie import audit_command
 from coterie.algorithms import ALGORITHMS, NoisyGradientDescent
 from coterie.audit import suite
 from coterie.audit.finding import Measured
 from coterie.audit.instances import HEAVY, LIGHT, PENALTY, enumerate_instances
 from coterie.channels import Curator
+from coterie.commands import audit as audit_command
 from coterie.errors import InputError
 from coterie.privacy.mechanisms import GaussianGradient
 

@@ -19,8 +19,9 @@ from coterie.algorithms import (
     NoisyGradientDescent,
     SumNoisedADMM,
     WalkADMM,
+    fixed_point_admm,
 )
-from coterie.channels import Curator, SecureSum
+from coterie.channels import Broadcast, Curator, SecureSum, Token
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyPreconditionError
@@ -30,7 +31,7 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.problems import L1, L2, ElasticNet, Huber, Logistic, Multinomial, Problem, Squared
-from coterie.selection import Cyclic, Poisson, Sample, Shuffled, Walk
+from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
 
 OFF = 1e-14  # noise multiplier
 N, D = 24, 3
@@ -266,6 +267,24 @@ def plan_of(algorithm, fed=None, topology="unrestricted", loss=None, **changes):
 PRIVATE = {"step": 1.0, "relaxation": 0.5, "noise_multiplier": 20.0}
 M1, M2, M3 = LocalNoise(**PRIVATE), SumNoise(**PRIVATE), BroadcastNoise(**PRIVATE)
 CLIPPED = SumNoise(**PRIVATE, clip=0.1)
+
+
+@pytest.mark.parametrize(
+    ("channel", "selection", "expected"),
+    [
+        (Curator(), Sample(count=2, seed=0), BroadcastNoisedADMM),
+        (SecureSum(), All(), BroadcastNoisedADMM),
+        (Broadcast(), Sample(count=2, seed=0), LocallyNoisedADMM),
+        (Token(), Walk(seed=0), WalkADMM),
+    ],
+)
+def test_the_mechanism_follows_the_channel(channel, selection, expected):
+    algorithm = fixed_point_admm(
+        channel=channel, penalty=FREE, step=1.0, noise_multiplier=20.0, selection=selection, clip=0.5
+    )
+    assert type(algorithm) is expected
+    assert algorithm.channel == channel
+    assert plan_of(algorithm).epsilon(1e-6) > 0
 
 
 def test_a_peer_learns_less_from_a_walk_without_memory():

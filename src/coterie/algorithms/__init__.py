@@ -9,6 +9,7 @@ from coterie.algorithms.fixed_point import (
     MemorylessWalk,
     SumNoisedADMM,
     WalkADMM,
+    fixed_point_admm,
 )
 from coterie.algorithms.general import GeneralADMM
 from coterie.algorithms.gradient import NoisyGradientDescent
@@ -52,4 +53,5 @@ __all__ = [
     "RecycledADMM",
     "SumNoisedADMM",
     "WalkADMM",
+    "fixed_point_admm",
 ]

@@ -21,7 +21,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
-from coterie.channels import Broadcast, Curator, SecureSum, Token
+from coterie.channels import Broadcast, Channel, Curator, SecureSum, Token
 from coterie.errors import InputError
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, ProximalMechanism, SumNoise, WalkNoise
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
@@ -206,3 +206,24 @@ class BroadcastNoisedADMM(_CleanStates):
 
     def combine(self, t, public, received, topology):
         return self._moved(t, public, received / topology.n_parties, topology.n_parties)
+
+
+def fixed_point_admm(
+    *,
+    channel: Channel,
+    penalty: Penalty,
+    step: float,
+    noise_multiplier: float,
+    relaxation: float = 0.5,
+    clip: float | None = None,
+    selection: Selection = EVERYBODY_WORKS,
+) -> FixedPointADMM:
+    """The mechanism that suits the channel: noise on the broadcast where there is a curator or a secure sum, on every
+    party's own moves where messages are seen."""
+    settings: Any = {"step": step, "relaxation": relaxation, "noise_multiplier": noise_multiplier, "clip": clip}
+    if isinstance(channel, (Curator, SecureSum)):
+        mechanism = BroadcastNoise(**settings)
+        return BroadcastNoisedADMM(mechanism=mechanism, penalty=penalty, channel=channel, selection=selection)
+    if isinstance(selection, Walk):
+        return WalkADMM(mechanism=LocalNoise(**settings), penalty=penalty, selection=selection)
+    return LocallyNoisedADMM(mechanism=LocalNoise(**settings), penalty=penalty, selection=selection)

@@ -102,6 +102,12 @@ class GeneralADMM(Algorithm):
         largest = jnp.linalg.norm(B.T @ u) / self.mechanism.step
         start = jnp.zeros(B.shape[1])
         z, _ = minimise(
-            Squared(), self.penalty, rows, linear=start, target=start, curvature=0.0, tolerance=1e-13 * (1 + largest)
+            Squared(),
+            self.penalty,
+            rows,
+            linear=start,
+            target=start,
+            curvature=jnp.zeros(()),
+            tolerance=1e-13 * (1 + largest),
         )
         return z
