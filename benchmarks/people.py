@@ -51,9 +51,8 @@ def main():
     done = time.perf_counter()
     angle = model @ truth / np.linalg.norm(model) / np.linalg.norm(truth)
     print(f"{args.people:,} people x {N_FEATURES}, {args.rounds} rounds, {args.loss}: {done - start:.1f} s")
-    print(
-        f"data and plan {ready - start:.1f} s, rounds {1e3 * (done - ready) / args.rounds:.1f} ms each, compiling included"
-    )
+    each = 1e3 * (done - ready) / args.rounds
+    print(f"data and plan {ready - start:.1f} s, rounds {each:.1f} ms each, compiling included")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
     print(f"epsilon {plan.epsilon(DELTA):.6f}; cosine of the angle to the truth {angle:.4f}")
 

@@ -20,6 +20,7 @@ from coterie.flow import check_plan_flow
 from coterie.granting import Granting
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
+from coterie.privacy.discrete import DiscreteGaussian
 from coterie.privacy.events import Adjacency, Gaussian, check_adjacency
 from coterie.privacy.mechanisms import Unit
 from coterie.privacy.observers import Observer, check_observer
@@ -172,13 +173,14 @@ class Plan(Granting):
             return list(total.items())
         # one noise covers the sum, and all parties' records move it together: ratios add, not their squares
         grants, index = self.issued
-        ratios = [grant.event.gaussian_ratio for grant in grants]  # type: ignore[union-attr]
+        kind = DiscreteGaussian if isinstance(grants[0].event, DiscreteGaussian) else Gaussian
+        ratios = [e.ratio if isinstance(e := grant.event, kind) else None for grant in grants]
         if None in ratios:
             raise PrivacyPreconditionError("people_span_parties: got True; a secret selection has no bound for that")
         by_round = np.asarray(ratios, dtype=float)[index]
         by_round = by_round if self.charged is None else by_round * self.charged
         for ratio in by_round.sum(axis=1):
-            total[Gaussian(ratio=float(ratio))] += self.n_rounds // len(by_round)
+            total[kind(ratio=float(ratio))] += self.n_rounds // len(by_round)
         return list(total.items())
 
     def pure_epsilon(self) -> float:

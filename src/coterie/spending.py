@@ -1,37 +1,24 @@
-"""What has been spent on whose data: losses of everything released from the same records add up.
+"""What has been spent on one body of data: losses of everything released from it add up.
 
 Charges are written before anything is computed and are never taken back. Sums are basic composition, which holds
-whatever later fits have learnt from earlier ones. By default everything in one ledger adds up: keep one ledger per
-body of data.
-
-With `tell_apart` a ledger knows records by keyed digests (HMAC-SHA256, cut to eight bytes) and adds up what was
-charged to the same record. The key is random and stays in the ledger, so a digest by itself tells nothing; who holds
-the ledger can test guesses, so it belongs to the data holder. Records that happen to share a digest are charged for
-each other, which can only overstate. A record whose numbers were changed between two fits, say by a scaler, is a
-different record to a digest.
+whatever later fits have learnt from earlier ones. Everything in one ledger adds up, also fits on parts of the data: who
+was in which part is the data holder's secret. Keep one ledger per body of data.
 """
 
-import base64
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
-import hmac
 import json
 import math
 import os
-import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from coterie.errors import CoterieError, InputError
 
 FORMAT = "coterie-spending-1"
-_KEY_BYTES = 32
 _ROUNDING = 1e-9  # relative: charges that add up to the limit on paper must not fail in the last digit
 
 
@@ -48,20 +35,18 @@ class Terms:
     records_per_person: int = 1
     people_span_parties: bool = False
 
-    @property
-    def knows_records(self) -> bool:
-        """One record is all that is protected, so charges on other records do not count."""
-        return self.unit == "record" and self.records_per_person == 1 and not self.people_span_parties
+    def __str__(self) -> str:
+        span = ", people at several parties" if self.people_span_parties else ""
+        return f"{self.adjacency}, unit {self.unit}, {self.records_per_person} record(s) per person{span}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Charge:
-    """One release: what it was, what it cost, and which owners (digests, sorted) it was charged to."""
+    """One release: what it was and what it cost."""
 
     what: str
     epsilon: float
     delta: float
-    owners: np.ndarray = dataclasses.field(repr=False)
 
     @property
     def entry(self) -> tuple[str, float, float]:
@@ -71,24 +56,15 @@ class Charge:
 class Spending:
     """A ledger of repeated fits and evaluations, in memory or in a JSON file.
 
-    limit: (epsilon, delta) that nobody may exceed; a charge that would is refused and nothing is recorded.
-    tell_apart: charge records one by one, so that fits on disjoint records do not add up. Right only where a record
-        always arrives with the same numbers: no preprocessing that was fitted on data or that differs between fits.
+    limit: (epsilon, delta) that may not be exceeded; a charge that would is refused and nothing is recorded. A file
+        keeps its limit: opening it with another one is refused.
     path: the file that holds the ledger. It is created if missing, replaced atomically, and locked while it is read and
         written, so several processes may share it. Without a path the ledger lives here and cannot be pickled.
     """
 
-    def __init__(
-        self,
-        *,
-        limit: tuple[float, float] | None = None,
-        path: str | os.PathLike[str] | None = None,
-        tell_apart: bool = False,
-    ) -> None:
+    def __init__(self, *, limit: tuple[float, float] | None = None, path: str | os.PathLike[str] | None = None) -> None:
         self.limit = _checked_limit(limit)
-        self.tell_apart = bool(tell_apart)
         self.path = None if path is None else Path(path).absolute()
-        self._key = secrets.token_bytes(_KEY_BYTES)
         self._terms: Terms | None = None
         self._charges: list[Charge] = []
         self._lock = threading.Lock()
@@ -97,21 +73,16 @@ class Spending:
 
     # --- spending -----------------------------------------------------------------------------------------------------
 
-    def charge(
-        self, what: str, epsilon: float, delta: float, *, terms: Terms, parties: Sequence[str], rows: np.ndarray
-    ) -> tuple[tuple[str, float, float], ...]:
-        """Record one release, and return what was charged before to the owner who has lost most.
-
-        parties: their names. rows: all their records as they came, features and label side by side.
-        """
+    def charge(self, what: str, epsilon: float, delta: float, *, terms: Terms) -> tuple[tuple[str, float, float], ...]:
+        """Record one release, and return what was charged before."""
         if not (epsilon >= 0 and 0 <= delta <= 1):
             raise InputError(f"epsilon, delta: got {epsilon}, {delta}; epsilon >= 0 and delta in [0, 1] are needed")
         with self._current():
             if self._terms not in (None, terms):
-                raise InputError(f"ledger: it holds losses on {self._terms}, and losses on {terms} do not add up")
-            owners = self._owners(terms, parties, rows)
-            past = self._past(owners)
-            total = (epsilon + sum(c.epsilon for c in past), delta + sum(c.delta for c in past))
+                raise InputError(
+                    f"ledger: it holds losses of ({self._terms}); losses of ({terms}) do not add up with them"
+                )
+            total = (epsilon + sum(c.epsilon for c in self._charges), delta + sum(c.delta for c in self._charges))
             if self.limit is not None and any(
                 spent > allowed * (1 + _ROUNDING) for spent, allowed in zip(total, self.limit, strict=True)
             ):
@@ -119,10 +90,11 @@ class Spending:
                     f"ledger: {what} would bring the loss to epsilon={total[0]:.6g}, delta={total[1]:.3g}, beyond the "
                     f"limit of epsilon={self.limit[0]:.6g}, delta={self.limit[1]:.3g}; nothing was run"
                 )
+            past = tuple(c.entry for c in self._charges)
             self._terms = terms
-            self._charges.append(Charge(what, float(epsilon), float(delta), owners))
+            self._charges.append(Charge(what, float(epsilon), float(delta)))
             self._write()
-        return tuple(c.entry for c in past)
+        return past
 
     @property
     def charges(self) -> tuple[tuple[str, float, float], ...]:
@@ -132,36 +104,9 @@ class Spending:
 
     @property
     def total(self) -> tuple[float, float]:
-        """(epsilon, delta) of the owner who has lost most."""
+        """(epsilon, delta) of everything together."""
         with self._current():
-            everybody = np.unique(np.concatenate([np.zeros(0, np.uint64), *(c.owners for c in self._charges)]))
-            past = self._past(everybody)
-        return sum(c.epsilon for c in past), sum(c.delta for c in past)
-
-    def _past(self, owners: np.ndarray) -> list[Charge]:
-        """The charges of the owner who has lost most; of all together where epsilon and delta disagree on who."""
-        members = [np.isin(owners, c.owners, assume_unique=True) for c in self._charges]
-        concerned = [i for i, member in enumerate(members) if member.any()]
-        if not concerned:
-            return []
-        # an infinite charge cannot be summed by a product with 0
-        losses = [
-            np.sum([np.where(members[i], getattr(self._charges[i], field), 0.0) for i in concerned], axis=0)
-            for field in ("epsilon", "delta")
-        ]
-        worst = np.flatnonzero((losses[0] == losses[0].max()) & (losses[1] == losses[1].max()))
-        return [self._charges[i] for i in concerned if not len(worst) or members[i][worst[0]]]
-
-    def _owners(self, terms: Terms, parties: Sequence[str], rows: np.ndarray) -> np.ndarray:
-        """Digests of records or of parties, whichever is protected; one for all where nobody can be told apart."""
-        words: Iterable[bytes] = [b"anybody"]
-        if self.tell_apart and terms.knows_records:
-            # adding zero turns -0.0 into 0.0, which is the same number and must be the same record
-            words = (row.tobytes() for row in np.ascontiguousarray(rows, dtype="<f8") + 0.0)
-        elif self.tell_apart and terms.unit == "party":
-            words = [b"party " + name.encode() for name in parties]
-        digests = b"".join(hmac.digest(self._key, word, hashlib.sha256)[:8] for word in words)
-        return np.unique(np.frombuffer(digests, dtype="<u8"))
+            return sum(c.epsilon for c in self._charges), sum(c.delta for c in self._charges)
 
     # --- one ledger, however often it is copied -----------------------------------------------------------------------
 
@@ -181,9 +126,9 @@ class Spending:
                 "ledger: a Spending without a path cannot go to another process or a file, because what is charged "
                 "there would be lost; give it a path"
             )
-        return _reopen, (self.limit, self.path, self.tell_apart)
+        return _reopen, (self.limit, self.path)
 
-    def __repr__(self) -> str:  # no digests: a ledger must not end up in a log
+    def __repr__(self) -> str:
         where = "in memory" if self.path is None else repr(str(self.path))
         return f"Spending(limit={self.limit}, {where})"
 
@@ -211,15 +156,12 @@ class Spending:
             stored = json.loads(self.path.read_text())
             if stored["format"] != FORMAT:
                 raise ValueError(f"format {stored['format']!r}")
-            if stored["tell_apart"] != self.tell_apart:
-                raise ValueError(f"it has tell_apart={stored['tell_apart']}")
-            groups = [np.frombuffer(base64.b64decode(text), dtype="<u8") for text in stored["owners"]]
-            self._key = base64.b64decode(stored["key"])
+            limit = None if stored["limit"] is None else tuple(map(float, stored["limit"]))
+            if self.limit not in (None, limit):
+                raise ValueError(f"its limit is {limit}")
+            self.limit = limit
             self._terms = None if stored["terms"] is None else Terms(**stored["terms"])
-            self._charges = [
-                Charge(c["what"], float(c["epsilon"]), float(c["delta"]), groups[c["owners"]])
-                for c in stored["charges"]
-            ]
+            self._charges = [Charge(c["what"], float(c["epsilon"]), float(c["delta"])) for c in stored["charges"]]
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(
                 f"path: {str(self.path)!r} cannot be used ({type(error).__name__}: {error}); it is left as it is"
@@ -228,22 +170,13 @@ class Spending:
     def _write(self) -> None:
         if self.path is None:
             return
-        groups: dict[bytes, int] = {}  # the same records are stored once, however often they were used
-        charges = [
-            {"what": c.what, "epsilon": str(c.epsilon), "delta": c.delta, "owners": place}
-            for c in self._charges
-            for place in [groups.setdefault(c.owners.tobytes(), len(groups))]
-        ]
         stored = {
             "format": FORMAT,
-            "key": base64.b64encode(self._key).decode(),
-            "tell_apart": self.tell_apart,
+            "limit": None if self.limit is None else [str(value) for value in self.limit],
             "terms": None if self._terms is None else dataclasses.asdict(self._terms),
-            "owners": [base64.b64encode(group).decode() for group in groups],
-            "charges": charges,
+            "charges": [{"what": c.what, "epsilon": str(c.epsilon), "delta": c.delta} for c in self._charges],
         }
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        # for its owner's eyes only: whoever has the key can test guesses about records
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(stored, file)
             file.flush()
@@ -251,8 +184,8 @@ class Spending:
         os.replace(temporary, self.path)
 
 
-def _reopen(limit: tuple[float, float] | None, path: Path, tell_apart: bool) -> Spending:
-    return Spending(limit=limit, path=path, tell_apart=tell_apart)
+def _reopen(limit: tuple[float, float] | None, path: Path) -> Spending:
+    return Spending(limit=limit, path=path)
 
 
 def _checked_limit(limit: Any) -> tuple[float, float] | None:

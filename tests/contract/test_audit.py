@@ -50,11 +50,12 @@ def test_instances_differ_in_their_labels(instances):
     assert len(set(labels)) == len(labels)
 
 
-def test_both_laws_adjacencies_channels_and_secret_selections_are_there(instances):
+def test_all_laws_adjacencies_channels_and_secret_selections_are_there(instances):
     labels = " ".join(" ".join(i.labels.values()) for i in instances)
     for word in (
         "gaussian",
         "gamma-sphere",
+        "discrete-gaussian",
         "replace-one",
         "zero-out",
         "party",

@@ -191,10 +191,22 @@ def test_every_fit_of_a_grid_search_is_charged_and_the_total_certified():
     assert certificate.document["total"]["releases"] == 7
 
 
-def test_records_told_apart_pay_only_for_the_folds_they_were_in():
-    ledger = Spending(tell_apart=True)
-    GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=3).fit(X, Y)
-    assert ledger.total[0] == pytest.approx((2 * 2 + 1) * 0.5, rel=1e-6)
+def test_what_was_released_before_without_a_bound_is_in_the_verdict():
+    ledger = Spending()
+    logistic(ledger=ledger, random_state=0).fit(X, Y)
+    model = logistic(ledger=ledger).fit(X, Y)
+    assert model.certificate_.total_epsilon == float("inf")
+    assert any("before has no bound" in line for line in model.certificate_.verdict)
+    model.certificate_.verify()
+
+
+def test_a_failed_fit_leaves_no_certificate_of_the_one_before():
+    ledger = Spending(limit=(6.0, 1e-3))
+    model = logistic(ledger=ledger).fit(X, Y)
+    with pytest.raises(BudgetError):
+        model.fit(X, Y)
+    assert not hasattr(model, "certificate_")
+    assert not hasattr(model, "privacy_")
 
 
 def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():

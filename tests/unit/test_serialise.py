@@ -59,9 +59,7 @@ def test_equal_numbers_have_one_digest():
     assert digest(Huber(1)) == digest(Huber(1.0))
 
 
-@pytest.mark.parametrize(
-    "value", [np.ones(2), np.float32(1.0), {1, 2}, object(), Huber], ids=lambda v: type(v).__name__
-)
+@pytest.mark.parametrize("value", [np.ones(2), {1, 2}, object(), Huber], ids=lambda v: type(v).__name__)
 def test_what_is_not_plain_is_refused(value):
     with pytest.raises(InputError, match=r"cannot be (part of a plan|saved)"):
         canonical(value)

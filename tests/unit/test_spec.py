@@ -121,6 +121,19 @@ def test_channels_and_selections_by_name(prepared):
     assert prepared('file = "all.csv"', walk).plan.algorithm.selection == Walk(seed=None, most_visits=9)
 
 
+def test_hardened_noise_is_a_setting_like_others(prepared):
+    text = '[algorithm]\nname = "noisy-gradient-descent"\nrounds = 3\nchannel = "{}"\nhardened = {}'
+    hardened = prepared('file = "all.csv"', text.format("curator", "true"))
+    assert hardened.plan.algorithm.mechanism.law == "discrete-gaussian"
+    assert 1.99 < hardened.plan.epsilon(1e-5) <= 2.0
+    for channel, value, complaint in (
+        ("secure-sum", "true", "hardened: got True with a secure sum"),
+        ("curator", '"yes"', r"algorithm\.hardened"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            prepared('file = "all.csv"', text.format(channel, value))
+
+
 def test_a_model_that_is_not_one_number_per_feature(prepared):
     text = '[parties]\ncount = 1\n[algorithm]\nname = "general-admm"\nrounds = 2\n'
     text += "A = [[1, 0, 0], [0, 1, 0], [0, 0, 1], {}]"

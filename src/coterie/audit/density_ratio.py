@@ -18,12 +18,13 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from coterie.errors import CoterieError, InputError
-from coterie.privacy.noise import LAWS, Law
+from coterie.privacy.noise import Law
 from coterie.problems.local import Records
 from coterie.problems.losses import Loss
 
 Pair = tuple[Records, Records]
 LARGEST_ERROR = 1e-6  # relative, of every integral, unless the caller allows more
+_DENSITIES: tuple[Law, ...] = ("gaussian", "gamma-sphere")
 _TAIL = 32.0  # what lies beyond the grid is smaller than exp(-_TAIL)
 _POINTS_PER_AXIS = {2: 769, 3: 97}
 _BLOCK = 2**14  # losses see arrays of this one length, so that JAX compiles each operation once
@@ -49,8 +50,8 @@ class Step:
         for name, value in (numbers | {"loss: its largest slope": self.loss.lipschitz}).items():
             if not 0 < value < math.inf:
                 raise InputError(f"{name}: got {value}; a positive finite number is needed")
-        if self.law not in LAWS:
-            raise InputError(f"law: got {self.law!r}; one of {', '.join(LAWS)} is needed")
+        if self.law not in _DENSITIES:
+            raise InputError(f"law: got {self.law!r}; one of {', '.join(_DENSITIES)} is needed")
         if not 1 <= len(self.offset) <= 3:
             raise InputError(f"offset: got {len(self.offset)} coefficients; exact losses are computed for 1 to 3")
 

@@ -18,6 +18,7 @@ Past = Sequence[tuple[str, float, float]]
 
 SEEDED = "NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it"
 UNPROTECTED = "NOT PRIVATE: nothing bounds the privacy loss, epsilon is infinite"
+SPENT = "NOT PRIVATE: something released from these data before has no bound"
 
 _NEIGHBOURS = {
     "replace-one": "bounded: one unit is replaced by any other within the public bounds; sizes stay the same",
@@ -44,14 +45,21 @@ _ACCOUNTANTS = {
     "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
     "gaussian": "exact composition of Gaussian releases (Balle and Wang, 2018)",
 }
-NOT_COVERED = (
+_CONTINUOUS_NOISE = (
     "Floating point: noise is drawn and added in double precision; the proofs are about real numbers.",
     "The tails of the noise end at about 8.2 standard deviations, with probability 1e-16 a draw.",
+)
+_HARDENED_NOISE = (
+    "Floating point: every release of this run is a whole number of grid steps, noised by exact draws from a discrete "
+    "Gaussian, so its last bits carry nothing else. Rounding before that, while the value is computed, is not covered.",
+)
+_NEVER_COVERED = (
     "Timing, power and memory side channels.",
     "Numbers of records: party sizes are public constants.",
     "Other releases from the same data, unless they are listed here: their losses add up.",
     "Settings chosen by looking at private data, unless that is paid for under tuning.",
     "What the data themselves say about groups of people: only the unit of privacy is protected.",
+    "Anything computed from these records before the run, such as a scaler or an encoder fitted on them.",
 )
 
 
@@ -76,7 +84,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
     views = list(_views(plan, declared.delta))
     epsilon = float(views[0]["epsilon"]) if views[0]["epsilon"] != "infinite" else math.inf
     return {
-        "verdict": list(_verdict(plan, declared.reproducible, epsilon)),
+        "verdict": list(_verdict(plan, declared, epsilon)),
         "guarantee": {
             "definition": "approximate differential privacy, (epsilon, delta)",
             "epsilon": number(epsilon),
@@ -89,10 +97,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "trust_model": _trust(plan.algorithm.channel),
         "mechanism": _mechanism(plan),
         "accountant": _accountant(plan, declared.delta, epsilon),
-        "randomness": {
-            "source": "a seed" if declared.reproducible else "operating-system entropy through ChaCha20",
-            "reproducible": declared.reproducible,
-        },
+        "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},
         "bounds": list(_bounds(plan)),
         "public_facts": {
             "parties": list(plan.facts.parties),
@@ -102,11 +107,11 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
             "graph": {"edges": len(plan.topology.edges), "unrestricted": plan.topology.unrestricted},
         },
         "rounds": _rounds(plan, declared.rounds_done),
-        "tuning": declared.tuning or "no cost declared: settings are stated to come from public facts alone",
+        "tuning": declared.tuning or "not declared: settings chosen by looking at these data would cost more",
         "past": [{"what": what, "epsilon": number(eps), "delta": delta} for what, eps, delta in declared.past],
         "total": _total(epsilon, declared),
         "audit": declared.audit or "not audited",
-        "not_covered": list(NOT_COVERED),
+        "not_covered": list(_not_covered(plan, declared.reproducible)),
         "cite": [CITATIONS[key].text for key in (SOFTWARE.key, plan.algorithm.citation) if key in CITATIONS],
     }
 
@@ -115,12 +120,14 @@ def void_reasons(plan: Plan) -> tuple[str, ...]:
     return tuple(f"{name} was read off the data" for name in plan.facts.data_derived)
 
 
-def _verdict(plan: Plan, reproducible: bool, epsilon: float) -> Iterator[str]:
+def _verdict(plan: Plan, declared: Declared, epsilon: float) -> Iterator[str]:
     """What a reader must see before any number."""
-    if reproducible:
+    if declared.reproducible:
         yield SEEDED
     if math.isinf(epsilon):
         yield UNPROTECTED
+    if any(math.isinf(eps) for _, eps, _ in declared.past):
+        yield SPENT
     for reason in void_reasons(plan):
         yield f"VOID as a guarantee: {reason}"
 
@@ -161,6 +168,22 @@ def _mechanism(plan: Plan) -> dict[str, Any]:
         "noise": algorithm.mechanism.law or "none",
         "settings": encode(algorithm),
     }
+
+
+def _hardened(plan: Plan, reproducible: bool) -> bool:
+    """Noise from a seed is rounded to the grid, not drawn on it."""
+    return plan.algorithm.mechanism.law == "discrete-gaussian" and not reproducible
+
+
+def _source(plan: Plan, reproducible: bool) -> str:
+    if reproducible:
+        return "a seed"
+    through = "OpenDP's exact sampler" if _hardened(plan, reproducible) else "ChaCha20"
+    return f"operating-system entropy through {through}"
+
+
+def _not_covered(plan: Plan, reproducible: bool) -> tuple[str, ...]:
+    return (_HARDENED_NOISE if _hardened(plan, reproducible) else _CONTINUOUS_NOISE) + _NEVER_COVERED
 
 
 def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from coterie.estimators.design import make_design, split_intercept
 from coterie.estimators.privacy import FitPrivacy, describe
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta, check_epsilon
+from coterie.privacy.discrete import unit_steps
 from coterie.privacy.events import check_adjacency
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import Loss, Penalty, Problem
@@ -51,6 +52,7 @@ class PrivateLinearModel(BaseEstimator):
     averaging: str | None
     penalty: float | None
     step: float | None
+    hardened: bool
     ledger: Spending | None
     random_state: Any
     coefficients_: np.ndarray  # of the design, as the algorithm left them
@@ -85,6 +87,8 @@ class PrivateLinearModel(BaseEstimator):
     def fit(self, X: Any, y: Any, *, parties: Any = None, sample_weight: Any = None) -> Any:
         """Fit on rows X with labels y; `parties` names the party of each row (one party when it is left out)."""
         self._check_parameters()
+        for name in ("certificate_", "privacy_", "transcript_"):  # of an earlier fit: not to be read beside this one
+            self.__dict__.pop(name, None)
         X, y = validate_data(
             self, X, y, dtype=np.float64, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False
         )
@@ -102,7 +106,7 @@ class PrivateLinearModel(BaseEstimator):
         )
         problem = self._problem(federation)
         if math.isinf(self.epsilon):
-            self._charge(federation, X, y, epsilon=math.inf)
+            self._charge(federation, epsilon=math.inf)
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
             self.certificate_ = self.transcript_ = None
@@ -111,7 +115,7 @@ class PrivateLinearModel(BaseEstimator):
         plan = self._plan(problem, federation)
         noise = self._noise()
         # whoever knows the seed can take the noise off, so a seeded fit spends everything
-        past = self._charge(federation, X, y, epsilon=math.inf if noise.reproducible else plan.epsilon(self.delta))
+        past = self._charge(federation, epsilon=math.inf if noise.reproducible else plan.epsilon(self.delta))
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
         self._keep(transcript.models[0])
@@ -165,6 +169,7 @@ class PrivateLinearModel(BaseEstimator):
             unit=self.unit,
             records_per_person=self.records_per_person,
             clip=self._clip(),
+            hardened=bool(self.hardened),
         )
         settled = rules.Open(
             algorithm=self.algorithm,
@@ -187,23 +192,18 @@ class PrivateLinearModel(BaseEstimator):
         )
         return plan.calibrate(self.epsilon, self.delta)
 
-    def _charge(self, federation: Federation, X: np.ndarray, y: np.ndarray, *, epsilon: float) -> Any:
+    def _charge(self, federation: Federation, *, epsilon: float) -> Any:
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
         if self.ledger is None:
             return ()
         terms = Terms(self.adjacency, self.unit, self.records_per_person, bool(self.people_span_parties))
-        numbers = y if self._is_regression else np.searchsorted(self.classes_, y)  # type: ignore[attr-defined]
-        return self.ledger.charge(
-            f"{type(self).__name__} at {federation.n_parties} parties",
-            epsilon,
-            self.delta,
-            terms=terms,
-            parties=federation.facts.parties,
-            rows=np.column_stack([X, numbers]),
-        )
+        what = f"{type(self).__name__} at {federation.n_parties} parties"
+        return self.ledger.charge(what, epsilon, self.delta, terms=terms)
 
     def _noise(self) -> NoiseSource:
         if self.random_state is None:
+            if self.hardened:
+                unit_steps(1)  # a missing extra is noticed here, before anything is charged
             return SystemEntropy()
         if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
             return Seeded(int(self.random_state))

@@ -109,6 +109,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         averaging: str | None = None,
         penalty: float | None = None,
         step: float | None = None,
+        hardened: bool = False,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -132,6 +133,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         self.averaging = averaging
         self.penalty = penalty
         self.step = step
+        self.hardened = hardened
         self.ledger = ledger
         self.random_state = random_state
 
@@ -185,6 +187,7 @@ class PrivateLinearSVC(_PrivateClassifier):
         averaging: str | None = None,
         penalty: float | None = None,
         step: float | None = None,
+        hardened: bool = False,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -209,6 +212,7 @@ class PrivateLinearSVC(_PrivateClassifier):
         self.averaging = averaging
         self.penalty = penalty
         self.step = step
+        self.hardened = hardened
         self.ledger = ledger
         self.random_state = random_state
 

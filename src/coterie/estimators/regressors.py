@@ -86,6 +86,7 @@ class PrivateRidge(_PrivateRegressor):
         averaging: str | None = None,
         penalty: float | None = None,
         step: float | None = None,
+        hardened: bool = False,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -110,6 +111,7 @@ class PrivateRidge(_PrivateRegressor):
         self.averaging = averaging
         self.penalty = penalty
         self.step = step
+        self.hardened = hardened
         self.ledger = ledger
         self.random_state = random_state
 
@@ -150,6 +152,7 @@ class PrivateLasso(_PrivateRegressor):
         averaging: str | None = None,
         penalty: float | None = None,
         step: float | None = None,
+        hardened: bool = False,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -175,6 +178,7 @@ class PrivateLasso(_PrivateRegressor):
         self.averaging = averaging
         self.penalty = penalty
         self.step = step
+        self.hardened = hardened
         self.ledger = ledger
         self.random_state = random_state
 

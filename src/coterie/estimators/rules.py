@@ -85,6 +85,7 @@ class Situation:
     unit: str
     records_per_person: int
     clip: float | None  # of a record's gradient, where the loss has no bounded slope
+    hardened: bool  # noise that is drawn and added on a grid, exactly
 
     @functools.cached_property
     def multiplier(self) -> float:
@@ -215,7 +216,7 @@ def _gradient(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
     curvature = situation.curvature + penalty.l2
     n_rounds = settled.rounds or situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
     algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=1.0, clip=situation.clip),  # type: ignore[arg-type]
+        mechanism=GaussianGradient(noise_multiplier=1.0, clip=situation.clip, hardened=situation.hardened),  # type: ignore[arg-type]
         penalty=penalty,
         step=settled.step or min(length / n_rounds, 2 / curvature),  # type: ignore[arg-type]
         channel=CHANNELS[situation.trust],
@@ -236,6 +237,7 @@ def _broadcast_noised(situation: Situation, settled: Open) -> tuple[Algorithm, i
             relaxation=RELAXATION,
             noise_multiplier=1.0,  # type: ignore[arg-type]
             clip=situation.clip,
+            hardened=situation.hardened,
         ),
         penalty=situation.problem.penalty,
         channel=CHANNELS[situation.trust],
@@ -266,6 +268,10 @@ def choose(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
         raise InputError(
             "loss: 'squared' has unbounded slopes and needs a sum in which they are clipped; use 'huber', or trust "
             "'curator' or 'secure-sum'"
+        )
+    if situation.hardened and situation.trust != "curator":
+        raise InputError(
+            f"hardened: got True with trust={situation.trust!r}; it takes one noise on one sum: use trust='curator'"
         )
     name = settled.algorithm
     if name is None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.data.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
-from coterie.evaluation.tables import TABLE_OF, Metric, checked_metrics, count, metric, positions
+from coterie.evaluation.tables import TABLE_OF, Metric, checked_metrics, count, metric
 from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon
 from coterie.privacy.events import Gaussian, check_adjacency
 from coterie.privacy.noise import NoiseSource, SystemEntropy
@@ -110,8 +110,6 @@ def evaluate(
             math.inf if source.reproducible else spent,
             delta,
             terms=Terms(adjacency, "record", records_per_person),
-            parties=party_names,
-            rows=np.column_stack([np.asarray(X, dtype=float), positions(model, y)]),
         )
     n_noises = len(party_names) if trust == "none" else 1
     found = {}
@@ -141,8 +139,8 @@ class PrivateScorer:
     epsilon: float
     delta: float
     adjacency: str
+    ledger: Spending
     metric: Literal["accuracy", "auc"] = "accuracy"
-    ledger: Spending | None = None
 
     def __call__(self, model: Any, X: Any, y: Any, *, parties: Any = None) -> float:
         found = evaluate(

@@ -1,5 +1,7 @@
 """Hardened noise: a discrete Gaussian on a grid, for a value whose sensitivity is known (extra `opendp`).
 
+Runs use it where a mechanism has `hardened=True`; `GridNoise` noises a single value outside of one.
+
 Noise that is drawn and added in floating point leaves traces in the last bits of a double. Here the value is first put
 on a grid of spacing g = noise_std / 2^30, and what is added is an integer number of steps from an exact sampler:
 
@@ -70,12 +72,11 @@ class GridNoise:
 
     @property
     def grid(self) -> float:
-        return self.noise_std / STEPS_PER_STD
+        return grid_spacing(self.noise_std)
 
     @property
     def event(self) -> DiscreteGaussian:
-        on_grid = self.sensitivity + 2 * self.rounding_error + 2 * self.grid * math.sqrt(self.d)
-        return DiscreteGaussian(ratio=on_grid / self.noise_std * (1 + 2.0**-50))  # the quotient itself may round down
+        return grid_event(self.sensitivity + 2 * self.rounding_error, self.noise_std, self.d)
 
     def release(self, value: Any) -> np.ndarray:
         """The value with noise, on the grid: never reproducible, the entropy is the operating system's."""
@@ -85,6 +86,19 @@ class GridNoise:
         with np.errstate(over="ignore"):
             steps = np.rint(np.clip(array / self.grid, -LARGEST_STEP, LARGEST_STEP))
         return (steps + unit_steps(self.d)) * self.grid
+
+
+def grid_spacing(noise_std: float) -> float:
+    """g; within these limits it is exact, and far from underflowing to no grid at all."""
+    if not 1e-200 <= noise_std <= 1e200:
+        raise InputError(f"noise_std: got {noise_std}; hardened noise needs a number from 1e-200 to 1e200")
+    return noise_std / STEPS_PER_STD
+
+
+def grid_event(sensitivity: float, noise_std: float, d: int) -> DiscreteGaussian:
+    """The price of a value of `d` numbers that moves by `sensitivity` before it is put on the grid."""
+    on_grid = sensitivity + 2 * grid_spacing(noise_std) * math.sqrt(d)
+    return DiscreteGaussian(ratio=on_grid / noise_std * (1 + 2.0**-50))  # the quotient itself may round down
 
 
 def unit_steps(d: int) -> np.ndarray:

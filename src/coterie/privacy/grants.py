@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.errors import LeakError
+from coterie.privacy.discrete import LARGEST_STEP
 from coterie.privacy.events import Event
 from coterie.privacy.noise import Purpose
 from coterie.privacy.release import (
@@ -74,6 +75,19 @@ def untouched(records: Records) -> Records:
     return Records(*[as_issued(column, name) for name, column in zip(Records._fields, records, strict=True)])  # type: ignore[arg-type]
 
 
+def noised(value: Any, unit: Any, noise_std: Any, grid: Any) -> jax.Array:
+    """For grants only: value + noise_std * unit. Where `grid` is not 0, both are whole numbers of its steps before they
+    meet, so that the sum is exact and no bit of the result depends on anything but a noised whole number.
+
+    Steps beyond 2^52 would not stay exact and are cut, which brings no two values further apart.
+    """
+    hardened = grid > 0
+    step = jnp.where(hardened, grid, 1.0)
+    value_steps = jnp.rint(jnp.clip(value / step, -LARGEST_STEP, LARGEST_STEP))
+    noise_steps = jnp.rint(unit * (noise_std / step))  # whole but for noise that was not drawn on this grid
+    return jnp.where(hardened, (value_steps + noise_steps) * step, value + noise_std * unit)
+
+
 class ArgminScales(NamedTuple):
     curvature: Any  # weight of |f - target|^2 / 2; the one the theorem was checked with
     extra_l2: Any  # weight of |f|^2 / 2 beyond the problem's own
@@ -121,6 +135,7 @@ class ArgminGrant(Grant):
 
 class SumScales(NamedTuple):
     noise_std: Any  # of the noise on the sum over all parties
+    grid: Any  # on which value and noise meet; 0: none
     clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
 
 
@@ -143,4 +158,5 @@ class GradientSumGrant(Grant):
 
     def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
         """For channels only: the noised sum over the leading axis of stacked contributions."""
-        return seal(contributions.value.sum(axis=0) + as_issued(self.scales.noise_std, "scale") * unit)
+        noise_std, grid = as_issued(self.scales.noise_std, "scale"), as_issued(self.scales.grid, "scale")
+        return seal(noised(contributions.value.sum(axis=0), unit, noise_std, grid))

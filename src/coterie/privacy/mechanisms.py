@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.privacy.discrete import DiscreteGaussian, grid_event, grid_spacing
 from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
 from coterie.privacy.grants import GradientSumGrant, Grant, issue
 from coterie.privacy.noise import Law
@@ -152,7 +153,24 @@ class Mechanism:
         return all(schedule.constant_in_time for schedule in self.schedules().values())
 
 
-def sampled(event: Gaussian, facts: PartyFacts) -> Event:
+def output_law(hardened: bool) -> Law:
+    """Of Gaussian noise on a finished value."""
+    return "discrete-gaussian" if hardened else "gaussian"
+
+
+def output_event(change: float, noise_std: float, facts: PartyFacts, *, hardened: bool) -> Gaussian | DiscreteGaussian:
+    """The event of Gaussian noise on a finished value that can move by `change`."""
+    if hardened:
+        return grid_event(change, noise_std, facts.n_coefficients)
+    return Gaussian(ratio=change / noise_std)
+
+
+def grid_priced(event: Event, noise_std: float) -> float:
+    """The grid that the event pays for; 0 is none."""
+    return grid_spacing(noise_std) if isinstance(event, DiscreteGaussian) else 0.0
+
+
+def sampled(event: Gaussian | DiscreteGaussian, facts: PartyFacts) -> Event:
     """The event of a release in which a party takes part by a secret coin.
 
     Zero-out of everything the party could put in: the release is then a mixture of a Gaussian and a shifted one,
@@ -164,6 +182,11 @@ def sampled(event: Gaussian, facts: PartyFacts) -> Event:
         raise PrivacyPreconditionError(
             f"selection: secret, with adjacency={facts.adjacency!r} and unit={facts.unit!r} for {facts.n_records} "
             "records a party; amplification is proved for zero-out of all that a party holds: give it a public seed"
+        )
+    if isinstance(event, DiscreteGaussian):
+        raise PrivacyPreconditionError(
+            "hardened: got True with a secret selection; amplification is proved for continuous noise only: give the "
+            "selection a public seed"
         )
     return PoissonGaussian(ratio=event.ratio, rate=facts.secret_rate)
 
@@ -178,18 +201,23 @@ def check_clip(clip: float | None) -> None:
 class GaussianGradient(Mechanism):
     """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum.
 
-    `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs.
+    `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs. `hardened` noise
+    is drawn and added on a grid, exactly (a curator only).
     """
 
     noise_multiplier: Schedule
     clip: float | None = None
-    law = "gaussian"
+    hardened: bool = False
 
     def __post_init__(self) -> None:
         check_clip(self.clip)
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
         if self.noise_multiplier.per_party:
             raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
+
+    @property
+    def law(self) -> Law:
+        return output_law(self.hardened)
 
     def with_noise(self, factor: float) -> "GaussianGradient":
         return dataclasses.replace(self, noise_multiplier=self.noise_multiplier.times(factor))
@@ -198,6 +226,12 @@ class GaussianGradient(Mechanism):
         slope = facts.changes * facts.record_slope(problem, self.clip)
         largest = max(other.unit_weight for other in facts.extreme_parties)
         noise_std = self.noise_multiplier.at(t, party) * slope * largest
-        event = sampled(Gaussian(ratio=slope * facts.unit_weight / noise_std), facts)
-        clip = math.inf if self.clip is None else self.clip
-        return issue(GradientSumGrant, event, priced_for=facts.share(problem), noise_std=noise_std, clip=clip)
+        event = sampled(output_event(slope * facts.unit_weight, noise_std, facts, hardened=self.hardened), facts)
+        return issue(
+            GradientSumGrant,
+            event,
+            priced_for=facts.share(problem),
+            noise_std=noise_std,
+            grid=grid_priced(event, noise_std),
+            clip=math.inf if self.clip is None else self.clip,
+        )

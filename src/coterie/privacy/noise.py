@@ -1,7 +1,9 @@
 """Unit noise, drawn on the host: the same numbers whatever engine runs the plan.
 
 Laws: "gaussian" is N(0, I); "gamma-sphere" has density proportional to exp(-|b|_2): a uniform direction and a norm
-that is Gamma(d, 1). (A norm drawn from Exp(1) is right for d = 1 only.)
+that is Gamma(d, 1). (A norm drawn from Exp(1) is right for d = 1 only.) "discrete-gaussian" is k / 2^30 with whole
+numbers k from N_Z(0, (2^30)^2), drawn exactly from the system's entropy (`discrete`); from a seed it is the Gaussian
+draw, rounded, which has nearly that law and is for research only.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -15,10 +17,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from coterie.errors import InputError
+from coterie.privacy.discrete import STEPS_PER_STD, unit_steps
 
-Law = Literal["gaussian", "gamma-sphere"]
+Law = Literal["gaussian", "gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output"]
-LAWS: tuple[Law, ...] = ("gaussian", "gamma-sphere")
+LAWS: tuple[Law, ...] = ("gaussian", "gamma-sphere", "discrete-gaussian")
 _PURPOSE_KEY = {"release": 0, "output": 1}
 
 
@@ -48,6 +51,8 @@ class Seeded:
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
         key = (repeat, party, t, _PURPOSE_KEY[purpose])
         generator = np.random.default_rng(np.random.SeedSequence(int(self.seed), spawn_key=key))
+        if law == "discrete-gaussian":  # not the exact law: a seed keeps nothing secret anyway
+            return np.rint(_normal(d, generator.random) * STEPS_PER_STD) / STEPS_PER_STD
         return _draw(law, d, generator.random)
 
     def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
@@ -68,6 +73,8 @@ class SystemEntropy:
         self._stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
 
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
+        if law == "discrete-gaussian":
+            return unit_steps(d) / STEPS_PER_STD
         return _draw(law, d, self._uniform)
 
     def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:

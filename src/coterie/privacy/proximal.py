@@ -17,9 +17,11 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.privacy.discrete import DiscreteGaussian
 from coterie.privacy.events import Event, Gaussian, TokenWalk
 from coterie.privacy.grants import Grant, issue
-from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, sampled
+from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, grid_priced, output_event, output_law, sampled
+from coterie.privacy.noise import Law
 from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.prox_step import ProxStep
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
@@ -30,14 +32,15 @@ from coterie.serialise import serialisable
 
 class ProximalMechanism(Mechanism):
     """`step` is the paper's gamma, `relaxation` its lambda. With `spread_l2` every party carries its share of the
-    penalty's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds it all."""
+    penalty's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds it all.
+    `hardened` noise is drawn and added on a grid, exactly (no secure sum)."""
 
     step: float
     relaxation: float
     noise_multiplier: Schedule
     clip: float | None
     spread_l2: bool
-    law = "gaussian"
+    hardened: bool
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
@@ -48,6 +51,10 @@ class ProximalMechanism(Mechanism):
             raise InputError(f"step: got {self.step}; a positive finite number is needed")
         if not 0 < self.relaxation <= 1:
             raise InputError(f"relaxation: got {self.relaxation}; a number in (0, 1] is needed")
+
+    @property
+    def law(self) -> Law:
+        return output_law(self.hardened)
 
     def with_noise(self, factor: float) -> Mechanism:
         return self.changed(noise_multiplier=self.noise_multiplier.times(factor))
@@ -76,9 +83,13 @@ class ProximalMechanism(Mechanism):
             relaxation=self.relaxation,
             radius=radius,
             noise_std=noise_std,
+            grid=grid_priced(event, noise_std),
             tolerance=tolerance,
             strict=strict,
         )
+
+    def _event(self, change: float, noise_std: float, facts: PartyFacts) -> Gaussian | DiscreteGaussian:
+        return output_event(change, noise_std, facts, hardened=self.hardened)
 
     def _clipped_prox(self, problem: Problem, facts: PartyFacts) -> ProxStep:
         """Where the move is clipped the slope only sets the solver's tolerance: one that would move by the radius."""
@@ -109,7 +120,7 @@ class _MoveMechanism(ProximalMechanism):
         return self._issue(
             MoveGrant,
             prox,
-            Gaussian(ratio=change / noise_std),
+            self._event(change, noise_std, prox.facts),
             radius=math.inf if self.clip is None else self.clip,
             noise_std=noise_std,
             tolerance=tolerance,
@@ -130,6 +141,7 @@ class LocalNoise(_MoveMechanism):
     noise_multiplier: Schedule
     clip: float | None = None
     spread_l2: bool = False
+    hardened: bool = False
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         if facts.secret_rate < 1.0:
@@ -153,6 +165,7 @@ class WalkNoise(_MoveMechanism):
     noise_multiplier: Schedule
     clip = None
     spread_l2 = False
+    hardened = False  # amplification by iteration is proved for continuous noise only
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,6 +211,7 @@ class SumNoise(_SumMechanism):
     noise_multiplier: Schedule
     clip: float | None = None
     spread_l2: bool = False
+    hardened: bool = False
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         if self.clip is not None:
@@ -213,7 +227,7 @@ class SumNoise(_SumMechanism):
         return self._issue(
             SumMoveGrant,
             prox,
-            sampled(Gaussian(ratio=own / noise_std), facts),
+            sampled(self._event(own, noise_std, facts), facts),
             radius=math.inf if self.clip is None else self.clip,
             noise_std=noise_std,
             tolerance=tolerance,
@@ -251,6 +265,7 @@ class BroadcastNoise(_SumMechanism):
     noise_multiplier: Schedule
     clip: float | None = None
     spread_l2: bool = False
+    hardened: bool = False
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         if facts.secret_rate < 1.0:
@@ -266,7 +281,7 @@ class BroadcastNoise(_SumMechanism):
         return self._issue(
             StateGrant,
             own,
-            Gaussian(ratio=distance / noise_std),
+            self._event(distance, noise_std, facts),
             radius=own.reach,
             noise_std=noise_std,
             tolerance=tolerance,

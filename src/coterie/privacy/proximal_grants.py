@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.privacy.grants import Grant, untouched
+from coterie.privacy.grants import Grant, noised, untouched
 from coterie.privacy.release import (
     Contribution,
     Release,
@@ -43,6 +43,7 @@ class ProxScales(NamedTuple):
     relaxation: Any
     radius: Any  # to which the move, or the gradient part, is clipped; infinite: not at all
     noise_std: Any  # of the noise on the release, or on the sum over all parties
+    grid: Any  # on which value and noise meet; 0: none
     tolerance: Any  # absolute bound on the gradient at which the solver stops
     strict: Any  # 1 where the price relies on the tolerance, 0 where clipping makes it moot
 
@@ -55,7 +56,8 @@ class _ProxGrant(Grant):
 
     def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
         """For channels only: the noised sum over the leading axis of stacked contributions."""
-        return seal(contributions.value.sum(axis=0) + as_issued(self.scales.noise_std, "scale") * unit)
+        noise_std, grid = as_issued(self.scales.noise_std, "scale"), as_issued(self.scales.grid, "scale")
+        return seal(noised(contributions.value.sum(axis=0), unit, noise_std, grid))
 
 
 class MoveGrant(_ProxGrant):
@@ -70,7 +72,7 @@ class MoveGrant(_ProxGrant):
         move = private_call(
             partial(_clipped_move, self.priced(problem).loss), untouched(records), needs_public(state), centre, scales
         )
-        return seal(move + scales.noise_std * unit)
+        return seal(noised(move, unit, scales.noise_std, scales.grid))
 
 
 class SumMoveGrant(_ProxGrant):
