@@ -12,6 +12,7 @@ from coterie.channels import Curator, SecureSum
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.plan import Plan
+from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import (
     DualPerturbation,
@@ -60,11 +61,15 @@ EXAMPLES = {
 }
 
 
+# one party holds everything: no graph, no other parties, so it has tests of its own below
+ALONE = {"general-admm"}
+
+
 def test_every_algorithm_has_an_example_here():
-    assert set(ALGORITHMS) == set(EXAMPLES), "add a sensible setting of the new algorithm to EXAMPLES"
+    assert set(ALGORITHMS) == set(EXAMPLES) | ALONE, "add a sensible setting of the new algorithm to EXAMPLES"
 
 
-@pytest.fixture(params=sorted(ALGORITHMS))
+@pytest.fixture(params=sorted(EXAMPLES))
 def algorithm(request):
     return EXAMPLES[request.param](ALGORITHMS[request.param])
 
@@ -137,6 +142,24 @@ def test_every_setting_is_in_the_digest(algorithm):
         others.append(make_plan(dataclasses.replace(algorithm, mechanism=mechanism)))
     digests = [plan.digest, *(other.digest for other in others)]
     assert len(set(digests)) == len(digests)
+
+
+def test_an_algorithm_for_one_party_keeps_the_same_promises():
+    facts = dataclasses.replace(FACTS, parties=("a",), sizes=(140,))
+
+    def plan(multiplier=4.0, **changes):
+        mechanism = ImageNoise(
+            A=[[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]], step=0.1, noise_multiplier=multiplier
+        )
+        algorithm = ALGORITHMS["general-admm"](mechanism=mechanism, penalty=L2(1.0), relaxation=0.5)
+        return make_plan(algorithm, facts=facts, topology="unrestricted", **changes)
+
+    assert re.fullmatch(r"[a-z-]+-(19|20)\d\d", plan().algorithm.citation)
+    assert Plan.from_json(plan().to_json()) == plan()
+    digests = {p.digest for p in (plan(), plan(5.0), plan(rounds=4), plan(adjacency="zero-out"))}
+    assert len(digests) == 4
+    assert 0 < plan(8.0).epsilon(1e-6) < plan().epsilon(1e-6) < plan(rounds=6).epsilon(1e-6)
+    assert 1.999 <= plan().calibrate(2.0, 1e-6).epsilon(1e-6) <= 2.0
 
 
 def test_the_same_settings_made_twice_are_one_plan(algorithm):
@@ -236,7 +259,7 @@ def test_bad_penalties_are_refused(algorithm, penalty):
         dataclasses.replace(algorithm.mechanism, penalty=penalty)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_a_graph_of_neighbours_is_asked_for_where_it_is_needed(name):
     algorithm = EXAMPLES[name](ALGORITHMS[name])
     if algorithm.needs_graph:

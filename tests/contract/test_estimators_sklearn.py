@@ -76,7 +76,8 @@ def test_without_noise_every_check_passes(estimator):
     ],
     ids=lambda cls: cls.__name__,
 )
-@pytest.mark.parametrize("random_state", [None, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("random_state", [None, 0])
 def test_with_noise_only_the_noise_itself_can_fail_a_check(estimator, random_state):
     """The noise that covers the solver's error is sized by the number of records: 15 weighted or 27 repeated ones."""
     model = estimator(epsilon=100.0, random_state=random_state, **BOUNDS, **SETTINGS[estimator])

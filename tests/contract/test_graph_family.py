@@ -116,7 +116,7 @@ def test_recycling_is_free(federation, noise):
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class NotRecycled(PenaltyPerturbedADMM):
-        pass
+        mechanism: LinearPerturbation
 
     with_recycling = Plan.make(
         RecycledADMM(mechanism=mechanism, dual_step=3.0, recycle_weight=1.0),

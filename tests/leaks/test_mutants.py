@@ -44,6 +44,8 @@ from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkN
 from coterie.problems import L2
 from coterie.selection import Poisson, Walk
 
+pytestmark = pytest.mark.slow  # every mutant and twin is compiled anew
+
 GAUSSIAN, GAMMA = {"noise_multiplier": 4.0}, {"noise_rate": 1.0}
 STEP = {"step": 0.5, "relaxation": 0.5, **GAUSSIAN}
 

@@ -28,6 +28,7 @@ def auc_and_error(adult, epsilon, seed, parties=None, **settings):
     return auc, float(np.mean(model.predict(X) != y))
 
 
+@pytest.mark.slow
 def test_at_a_tiny_epsilon_nothing_is_learnt(adult):
     """One AUC has a standard deviation of 0.11, so the mean of 16 is within 0.12 of 0.5 but for 1 run in 10,000. The
     power check is the next test: at epsilon = 1 the AUC is 0.88."""
