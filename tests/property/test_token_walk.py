@@ -1,0 +1,41 @@
+"""What a peer learns from one visit of a walk without memory, where steps are translations: exactly, by quadrature.
+
+The peer has just seen the token, the protected party holds it next, and the peer sees it again after m steps, each with
+unit noise; it does not know m. On a linear piece its view is a mixture over m of Gaussians of variance m.
+"""
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from coterie.privacy.events import Gaussian, TokenWalk
+
+
+def exact_divergence(order, shift, chance):
+    """Of the two mixtures, m geometric; what lies beyond the longest m kept has weight below 1e-12."""
+    m = np.arange(1, int(28 / chance) + 1)
+    log_weight = np.log(chance) + (m - 1) * np.log1p(-chance)
+    std = np.sqrt(m)
+    reach = 12 * std[-1]
+    x = np.unique(np.concatenate([np.linspace(-30, 30, 3001), np.linspace(-reach, reach, 3001)]))
+
+    def log_density(mean):
+        return logsumexp(log_weight[:, None] + norm.logpdf(x, mean, std[:, None]), axis=0)
+
+    p, q = log_density(shift), log_density(0.0)
+    return np.log(np.trapezoid(np.exp(order * p - (order - 1) * q), x)) / (order - 1)
+
+
+@pytest.mark.parametrize("n", [5, 20, 200])
+@pytest.mark.parametrize("order", [1.5, 2.0, 4.0])
+def test_one_visit_costs_a_peer_no_more_than_stated(n, order):
+    largest = np.sqrt(2 / (order * (order - 1)))  # up to which the bound is proved
+    for ratio in (0.1 * largest, largest):
+        stated = TokenWalk(ratio=float(ratio), n_parties=n).rdp(np.array([order]))[0, 0]
+        everybody = Gaussian(ratio=float(ratio)).rdp(np.array([order]))[0, 0]
+        exact = exact_divergence(order, ratio, 2 / n)  # until the walk is at the peer or back
+        assert 0 < exact <= stated <= everybody
+    if n == 200:
+        assert stated < 0.1 * everybody  # hiding under the others' noise is worth something
+        assert exact > everybody / n  # and not more than it should be
