@@ -67,18 +67,13 @@ def test_without_noise_every_check_passes(estimator):
     assert failures(estimator(epsilon=math.inf, **BOUNDS, **SETTINGS[estimator])) == expected
 
 
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        PrivateLogisticRegression,
-        *(pytest.param(c, marks=pytest.mark.slow) for c in (PrivateLinearSVC, PrivateRidge, PrivateLasso)),
-    ],
-    ids=lambda cls: cls.__name__,
-)
 @pytest.mark.slow
-@pytest.mark.parametrize("random_state", [None, 0])
-def test_with_noise_only_the_noise_itself_can_fail_a_check(estimator, random_state):
-    """The noise that covers the solver's error is sized by the number of records: 15 weighted or 27 repeated ones."""
-    model = estimator(epsilon=100.0, random_state=random_state, **BOUNDS, **SETTINGS[estimator])
-    assert failures(model) <= {WEIGHTS}
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("estimator", SETTINGS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(("epsilon", "random_state"), [(1.0, None), (100.0, None), (100.0, 0)])
+def test_with_noise_only_the_noise_itself_can_fail_a_check(estimator, epsilon, random_state):
+    """At epsilon = 1 no model of 20 records learns anything, which one check of each kind of model asks for."""
+    model = estimator(epsilon=epsilon, random_state=random_state, **BOUNDS, **SETTINGS[estimator])
+    broken = {WEIGHTS} if estimator is PrivateLinearSVC and weight_check_is_broken_for_two_classes() else set()
+    learning = {"check_classifiers_train", "check_regressors_train"} if epsilon == 1.0 else set()
+    assert failures(model) <= broken | learning

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from coterie import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge, Spending
+from coterie import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge, PrivateScorer, Spending
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.estimators import rules
 from coterie.spending import BudgetError
@@ -50,6 +50,10 @@ def test_privacy_is_on_the_model_object(fitted):
     assert privacy.published is None  # no paper states a loss for Gaussian noise here
     assert privacy.public_facts["sizes"] == [30, 40, 50]
     assert privacy.public_facts["labels"] == ["no", "yes"]
+    assert (privacy.public_facts["n_columns"], privacy.public_facts["constant_column"]) == (4, True)
+    assert {bound["bound"]: bound["source"] for bound in privacy.public_facts["bounds"]}[
+        "row_norm"
+    ] == "public constant"
     assert certificate.verdict == privacy.verdict == ()
     assert certificate.epsilon == privacy.epsilon == privacy.total_epsilon
     certificate.verify()
@@ -76,6 +80,20 @@ def test_labels_read_off_the_data_void_the_certificate():
     model = logistic(classes=None).fit(X, Y)
     assert model.certificate_.verdict == ("VOID as a guarantee: labels was read off the data",)
     assert model.classes_.tolist() == ["no", "yes"]
+
+
+def test_preprocessing_fitted_on_the_data_voids_the_certificate_and_tuning_is_told():
+    model = logistic(data_derived=["scaler"], tuning="nothing: settings of another study").fit(X, Y)
+    assert model.certificate_.void == ("scaler was read off the data",)
+    assert model.certificate_.document["tuning"] == "nothing: settings of another study"
+    model.certificate_.verify()
+
+
+def test_an_exact_score_beside_a_ledger_is_for_public_records_only():
+    model = logistic(ledger=Spending()).fit(X, Y)
+    with pytest.raises(InputError, match="score: an exact score of private records"):
+        model.score(X, Y)
+    assert 0 <= model.score(X, Y, public=True) <= 1
 
 
 def test_public_classes_may_be_more_than_occur():
@@ -181,14 +199,21 @@ def test_parties_and_weights_are_routed_through_a_pipeline():
 
 def test_every_fit_of_a_grid_search_is_charged_and_the_total_certified():
     ledger = Spending()
-    search = GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=3)
+    scorer = PrivateScorer(**{**BUDGET, "epsilon": 0.25}, ledger=ledger)
+    search = GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=3, scoring=scorer)
     search.fit(X, Y)
-    assert len(ledger.charges) == 2 * 3 + 1
+    assert len(ledger.charges) == 2 * 2 * 3 + 1
     certificate = search.best_estimator_.certificate_
-    assert certificate.total_epsilon == pytest.approx(7 * 0.5, rel=1e-6)
-    assert certificate.total_delta == pytest.approx(7e-5)
+    assert certificate.total_epsilon == pytest.approx(7 * 0.5 + 6 * 0.25, rel=1e-6)
+    assert certificate.total_delta == pytest.approx(13e-5)
     assert certificate.total_epsilon == pytest.approx(ledger.total[0])
-    assert certificate.document["total"]["releases"] == 7
+    assert certificate.document["total"]["releases"] == 13
+
+
+def test_a_grid_search_does_not_choose_by_exact_scores_behind_the_ledgers_back():
+    search = GridSearchCV(logistic(ledger=Spending()), {"l2": [1.0]}, cv=2, error_score="raise")
+    with pytest.raises(InputError, match=r"scoring=PrivateScorer"):
+        search.fit(X, Y)
 
 
 def test_what_was_released_before_without_a_bound_is_in_the_verdict():
@@ -235,6 +260,9 @@ def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
         ({"algorithm": "noisy-gradient-descent"}, "with trust='none'"),
         ({"algorithm": "penalty-perturbed-admm", "step": 1.0}, "step: got 1.0"),
         ({"rounds": 0}, "rounds: got 0"),
+        ({"trust": "curator", "topology": "ring"}, "topology: got 'ring' with trust='curator'"),
+        ({"data_derived": "scaler"}, "data_derived: got 'scaler'"),
+        ({"tuning": " "}, "tuning: got ' '"),
         ({"l2": 0.0}, "l2: got 0"),
         ({"classes": ["yes"]}, "at least two classes"),
         ({"classes": ["yes", "yes"]}, "different labels"),

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV
@@ -11,10 +12,10 @@ from sklearn.svm import LinearSVC
 
 from coterie import PrivateLogisticRegression, PrivateScorer, Spending, evaluate
 from coterie.errors import InputError
-from coterie.evaluation.noised import calibrated
+from coterie.evaluation.noised import calibrated, records_moved
 from coterie.evaluation.tables import TABLE_OF, count
 from coterie.privacy.noise import Seeded
-from coterie.spending import BudgetError
+from coterie.spending import BudgetError, Terms
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(4000, 3))
@@ -154,6 +155,44 @@ def test_a_search_pays_for_its_fits_and_its_scores():
 
 
 @pytest.mark.parametrize(
+    ("terms", "trust", "moved"),
+    [
+        (Terms("replace-one", "record"), "none", 1),
+        (Terms("replace-one", "record", 3), "curator", 3),
+        (Terms("replace-one", "record", 2, True), "none", 4),
+        (Terms("replace-one", "record", 2, True), "secure-sum", 8),
+        (Terms("replace-one", "party"), "none", 70),
+    ],
+)
+def test_a_unit_of_privacy_counts_as_often_as_it_can(terms, trust, moved):
+    """Two records at each of four parties: eight in a sum; in four tables of their own, 2 sqrt(4) in one of them."""
+    assert records_moved(terms, [10, 70, 30, 40], trust) == moved
+
+
+def test_a_ledger_of_whole_parties_takes_no_losses_of_records(model):
+    ledger = Spending()
+    evaluate(model, X, Y, **BUDGET, parties=PARTIES, unit="party", ledger=ledger)
+    with pytest.raises(InputError, match="do not add up"):
+        evaluate(model, X, Y, **BUDGET, parties=PARTIES, ledger=ledger)
+
+
+def test_numbers_that_are_not_private_say_so(model):
+    assert "NOT PRIVATE" in evaluate(model, X, Y, **BUDGET, noise=Seeded(0)).verdict[0]
+    assert "public" in evaluate(model, X, Y, public=True).verdict[0]
+
+
+def test_a_search_hands_parties_to_the_fit_and_to_the_score():
+    ledger = Spending()
+    fit = PrivateLogisticRegression(**BUDGET, classes=["ill", "well"], ledger=ledger)
+    scorer = PrivateScorer(**BUDGET, ledger=ledger, trust="curator")
+    with config_context(enable_metadata_routing=True):
+        fit.set_fit_request(parties=True, sample_weight=False)
+        GridSearchCV(fit, {"l2": [1.0]}, cv=2, scoring=scorer).fit(X[:400], Y[:400], parties=PARTIES[:400])
+    told = [what for what, _, _ in ledger.charges]
+    assert sum(f"{len(set(PARTIES[:400]))} parties" in what for what in told) == 3
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({}, "all three are needed, or public=True"),
@@ -163,6 +202,8 @@ def test_a_search_pays_for_its_fits_and_its_scores():
         ({**BUDGET, "metrics": ()}, "metrics: got none"),
         ({**BUDGET, "trust": "all"}, "trust: got 'all'"),
         ({**BUDGET, "bins": 1}, "bins: got 1"),
+        ({**BUDGET, "unit": "hospital"}, "unit: got 'hospital'"),
+        ({**BUDGET, "unit": "party", "records_per_person": 2}, "unit: got 'party' with people"),
         ({**BUDGET, "epsilon": -1.0}, "epsilon: got -1"),
         ({**BUDGET, "parties": PARTIES[:10]}, "parties: got 10 values"),
     ],

@@ -1,6 +1,7 @@
 """What all estimators share: checks, the design, the plan, the charge, the run, and what is left behind."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +54,8 @@ class PrivateLinearModel(BaseEstimator):
     penalty: float | None
     step: float | None
     hardened: bool
+    data_derived: Sequence[str]
+    tuning: str | None
     ledger: Spending | None
     random_state: Any
     coefficients_: np.ndarray  # of the design, as the algorithm left them
@@ -102,7 +105,7 @@ class PrivateLinearModel(BaseEstimator):
             row_norm=self.bounds,
             sample_weight=sample_weight,
             weight_bound=self.weight_bound,
-            **about_labels,
+            **{**about_labels, "data_derived": (*about_labels.get("data_derived", ()), *self.data_derived)},
         )
         problem = self._problem(federation)
         if math.isinf(self.epsilon):
@@ -120,8 +123,10 @@ class PrivateLinearModel(BaseEstimator):
         self.transcript_ = transcript
         self._keep(transcript.models[0])
         self.n_iter_ = plan.n_rounds
-        self.certificate_ = make_certificate(plan, self.delta, reproducible=noise.reproducible, past=past)
-        self.privacy_ = describe(plan, self.certificate_, reproducible=noise.reproducible)
+        self.certificate_ = make_certificate(
+            plan, self.delta, reproducible=noise.reproducible, past=past, tuning=self.tuning
+        )
+        self.privacy_ = describe(plan, self.certificate_, constant_column=self.fit_intercept)
         return self
 
     def _check_parameters(self) -> None:
@@ -139,6 +144,17 @@ class PrivateLinearModel(BaseEstimator):
         for name in ("l2", "penalty", "step", "party_weight"):
             if getattr(self, name) is not None:
                 positive_number(name, getattr(self, name))
+        if self.topology is not None and self.trust in rules.CHANNELS:
+            raise InputError(
+                f"topology: got {self.topology!r} with trust={self.trust!r}, where all hear the sum; leave it out"
+            )
+        if isinstance(self.data_derived, str) or not all(isinstance(name, str) and name for name in self.data_derived):
+            raise InputError(
+                f"data_derived: got {self.data_derived!r}; a list of what was read off the data is needed, such as "
+                "['scaler']"
+            )
+        if self.tuning is not None and not (isinstance(self.tuning, str) and self.tuning.strip()):
+            raise InputError(f"tuning: got {self.tuning!r}; a text that says what choosing the settings cost is needed")
         if self.ledger is not None and not isinstance(self.ledger, Spending):
             raise InputError(f"ledger: got a {type(self.ledger).__name__}; a coterie.Spending or None is needed")
 
@@ -222,9 +238,17 @@ class PrivateLinearModel(BaseEstimator):
             total_epsilon=math.inf,
             total_delta=self.delta,
             reproducible=True,
-            public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_features": facts.n_features},
+            public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_columns": facts.n_features},
             verdict=("NOT PRIVATE: epsilon is infinite, the exact optimum was released",),
         )
+
+    def _check_exact_score(self, public: bool) -> None:
+        """Whoever keeps a ledger must not release exact numbers beside it."""
+        if self.ledger is not None and not public and not math.isinf(self.epsilon):
+            raise InputError(
+                "score: an exact score of private records is a release that the ledger knows nothing of; use "
+                "coterie.evaluate or scoring=PrivateScorer(...), or say score(X, y, public=True) of public records"
+            )
 
     # --- storage ------------------------------------------------------------------------------------------------------
 

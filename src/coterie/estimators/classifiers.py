@@ -1,6 +1,7 @@
 """Logistic regression and a linear support vector machine."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,11 @@ class _PrivateClassifier(ClassifierMixin, PrivateLinearModel):
         place = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[place]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, public: bool = False) -> float:
+        """Exact accuracy, for records that everybody may know; `evaluate` and `PrivateScorer` are for the others."""
+        self._check_exact_score(public)
+        return float(super().score(X, y, sample_weight))
+
 
 class PrivateLogisticRegression(_PrivateClassifier):
     """Logistic regression, binary or multinomial, with a certified privacy loss.
@@ -110,6 +116,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
         penalty: float | None = None,
         step: float | None = None,
         hardened: bool = False,
+        data_derived: Sequence[str] = (),
+        tuning: str | None = None,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -134,6 +142,8 @@ class PrivateLogisticRegression(_PrivateClassifier):
         self.penalty = penalty
         self.step = step
         self.hardened = hardened
+        self.data_derived = data_derived
+        self.tuning = tuning
         self.ledger = ledger
         self.random_state = random_state
 
@@ -188,6 +198,8 @@ class PrivateLinearSVC(_PrivateClassifier):
         penalty: float | None = None,
         step: float | None = None,
         hardened: bool = False,
+        data_derived: Sequence[str] = (),
+        tuning: str | None = None,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -213,6 +225,8 @@ class PrivateLinearSVC(_PrivateClassifier):
         self.penalty = penalty
         self.step = step
         self.hardened = hardened
+        self.data_derived = data_derived
+        self.tuning = tuning
         self.ledger = ledger
         self.random_state = random_state
 

@@ -12,7 +12,8 @@ class FitPrivacy:
     """`epsilon` is the loss of this fit against the strongest observer; `total_epsilon` adds what the ledger knows.
 
     views: loss by observer. published: what the algorithm's paper states for it, (theorem, pure epsilon), where it
-    states anything. public_facts: what was taken as known to everybody. verdict: what must be read before any number.
+    states anything. public_facts: what was taken as known to everybody, with `n_columns` of the design and where each
+    of the `bounds` came from. verdict: what must be read before any number.
     """
 
     epsilon: float
@@ -29,8 +30,11 @@ class FitPrivacy:
     verdict: tuple[str, ...]
 
 
-def describe(plan: Plan, certificate: Certificate, *, reproducible: bool) -> FitPrivacy:
+def describe(plan: Plan, certificate: Certificate, *, constant_column: bool) -> FitPrivacy:
     published, facts = published_bound(plan), plan.facts
+    public: dict[str, object] = {**certificate.document["public_facts"], "constant_column": constant_column}
+    public["n_columns"] = public.pop("n_features")
+    public["bounds"] = certificate.document["bounds"]
     return FitPrivacy(
         epsilon=certificate.epsilon,
         delta=certificate.delta,
@@ -41,7 +45,7 @@ def describe(plan: Plan, certificate: Certificate, *, reproducible: bool) -> Fit
         published=None if published is None else (published.theorem, published.total),
         total_epsilon=certificate.total_epsilon,
         total_delta=certificate.total_delta,
-        reproducible=reproducible,
-        public_facts=dict(certificate.document["public_facts"]),
+        reproducible=certificate.not_private,
+        public_facts=public,
         verdict=certificate.verdict,
     )

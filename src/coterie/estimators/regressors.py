@@ -1,6 +1,7 @@
 """Ridge and lasso regression with bounded influence of every record."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,11 @@ class _PrivateRegressor(RegressorMixin, PrivateLinearModel):
     def predict(self, X: Any) -> np.ndarray:
         return self._scores(X)[:, 0]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, public: bool = False) -> float:
+        """Exact R^2, for records that everybody may know."""
+        self._check_exact_score(public)
+        return float(super().score(X, y, sample_weight))
+
 
 class PrivateRidge(_PrivateRegressor):
     """Ridge regression with a certified privacy loss: (l2/2) times the squared norm of all coefficients."""
@@ -87,6 +93,8 @@ class PrivateRidge(_PrivateRegressor):
         penalty: float | None = None,
         step: float | None = None,
         hardened: bool = False,
+        data_derived: Sequence[str] = (),
+        tuning: str | None = None,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -112,6 +120,8 @@ class PrivateRidge(_PrivateRegressor):
         self.penalty = penalty
         self.step = step
         self.hardened = hardened
+        self.data_derived = data_derived
+        self.tuning = tuning
         self.ledger = ledger
         self.random_state = random_state
 
@@ -153,6 +163,8 @@ class PrivateLasso(_PrivateRegressor):
         penalty: float | None = None,
         step: float | None = None,
         hardened: bool = False,
+        data_derived: Sequence[str] = (),
+        tuning: str | None = None,
         ledger: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -179,6 +191,8 @@ class PrivateLasso(_PrivateRegressor):
         self.penalty = penalty
         self.step = step
         self.hardened = hardened
+        self.data_derived = data_derived
+        self.tuning = tuning
         self.ledger = ledger
         self.random_state = random_state
 

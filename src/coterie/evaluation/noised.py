@@ -6,7 +6,9 @@ Two tables of counts are all that is released, each under Gaussian noise:
     scores    (class, is it the true one, score bin) on a public grid: AUC and calibration
 
 One record sits in one cell of `answers`, and in one cell per class of `scores` (one in all for two classes), so
-replacing it moves `answers` by sqrt(2) and `scores` by sqrt(2 K) in the 2-norm; zeroing it out by 1 and sqrt(K).
+replacing it moves `answers` by sqrt(2) and `scores` by sqrt(2 K) in the 2-norm; zeroing it out by 1 and sqrt(K). A unit
+of privacy with k records moves them k times as far; where the unit is a party, k is its number of records. Somebody
+with records at all N parties moves their sum N times as far, and N tables that are noised one by one sqrt(N) times.
 Everything else is computed from the noised tables. The numbers of held-out records of the parties are public, as the
 sizes of shards are. With `public=True` nothing is noised and nothing is charged: for records that everybody may know.
 """
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from sklearn.utils.metadata_routing import MetadataRequest
 
 from coterie.data.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
@@ -27,11 +30,12 @@ from coterie.privacy.noise import NoiseSource, SystemEntropy
 from coterie.spending import Spending, Terms
 
 BINS = 20
+Trust = Literal["none", "curator", "secure-sum"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Metrics by name, and what all of them together cost. `reproducible` noise is not private."""
+    """Metrics by name, and what all of them together cost. `verdict` must be read before any number."""
 
     metrics: dict[str, Metric]
     epsilon: float
@@ -44,6 +48,12 @@ class Evaluation:
 
     def __getitem__(self, name: str) -> Metric:
         return self.metrics[name]
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        if self.reproducible:
+            return ("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it",)
+        return ("NOT PRIVATE: exact metrics of records that were declared public",) if self.public else ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,8 +78,10 @@ def evaluate(
     adjacency: str | None = None,
     parties: Any = None,
     metrics: Sequence[str] = tuple(TABLE_OF),
-    trust: Literal["none", "curator", "secure-sum"] = "none",
+    trust: Trust = "none",
+    unit: Literal["record", "party"] = "record",
     records_per_person: int = 1,
+    people_span_parties: bool = False,
     bins: int = BINS,
     public: bool = False,
     ledger: Spending | None = None,
@@ -97,9 +109,9 @@ def evaluate(
     check_epsilon(epsilon)
     check_delta(delta)
     check_adjacency(adjacency)
-    records_per_person = whole_number("records_per_person", records_per_person, at_least=1)
-    party_names = _party_names(parties, len(np.asarray(y)))
-    releases = calibrated(tables, epsilon, delta, adjacency, records_per_person)
+    terms = _terms(adjacency, unit, records_per_person, people_span_parties)
+    sizes = _party_sizes(parties, len(np.asarray(y)))
+    releases = calibrated(tables, epsilon, delta, adjacency, records_moved(terms, sizes, trust))
     spent = _loss(releases, delta)
     source = SystemEntropy() if noise is None else noise
     past: tuple[tuple[str, float, float], ...] = ()
@@ -109,9 +121,9 @@ def evaluate(
             f"evaluation: {', '.join(names)}",
             math.inf if source.reproducible else spent,
             delta,
-            terms=Terms(adjacency, "record", records_per_person),
+            terms=terms,
         )
-    n_noises = len(party_names) if trust == "none" else 1
+    n_noises = len(sizes) if trust == "none" else 1
     found = {}
     for t, (table, release) in enumerate(releases.items()):
         noised = tables[table] + release.noise_std * _noise(source, tables[table].shape, n_noises, t)
@@ -134,13 +146,25 @@ def evaluate(
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivateScorer:
     """A `scoring=` for scikit-learn's searches: one noised, charged metric each time it is called. The exact `score` of
-    a model on private records is a release nobody has paid for."""
+    a model on private records is a release nobody has paid for. Searches hand `parties` on where metadata routing is
+    enabled, as they do for `fit`.
+    """
 
     epsilon: float
     delta: float
     adjacency: str
     ledger: Spending
     metric: Literal["accuracy", "auc"] = "accuracy"
+    trust: Trust = "none"
+    unit: Literal["record", "party"] = "record"
+    records_per_person: int = 1
+    people_span_parties: bool = False
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("accuracy", "auc"):
+            raise InputError(f"metric: got {self.metric!r}; accuracy or auc is needed")
+        if not isinstance(self.ledger, Spending):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"ledger: got a {type(self.ledger).__name__}; a coterie.Spending is needed")
 
     def __call__(self, model: Any, X: Any, y: Any, *, parties: Any = None) -> float:
         found = evaluate(
@@ -152,26 +176,53 @@ class PrivateScorer:
             adjacency=self.adjacency,
             parties=parties,
             metrics=(self.metric,),
+            trust=self.trust,
+            unit=self.unit,
+            records_per_person=self.records_per_person,
+            people_span_parties=self.people_span_parties,
             ledger=self.ledger,
         )
         return found[self.metric].value
 
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Searches that route metadata ask for this."""
+        request = MetadataRequest(owner=type(self).__name__)
+        request.score.add_request(param="parties", alias=True)
+        return request
 
-def _party_names(parties: Any, n_records: int) -> list[str]:
+
+def _terms(adjacency: str, unit: str, records_per_person: int, people_span_parties: bool) -> Terms:
+    if unit not in ("record", "party"):
+        raise InputError(f"unit: got {unit!r}; record or party is needed")
+    whole_number("records_per_person", records_per_person, at_least=1)
+    if unit == "party" and (records_per_person > 1 or people_span_parties):
+        raise InputError("unit: got 'party' with people; a party is protected whole, whoever is in it")
+    return Terms(adjacency, unit, records_per_person, bool(people_span_parties))
+
+
+def _party_sizes(parties: Any, n_records: int) -> list[int]:
     if parties is None:
-        return ["all"]
+        return [n_records]
     array = plain_array("parties", parties, ndim=1)
     same_length("parties", array, n_records)
-    return sorted({str(name) for name in array.tolist()})
+    return np.unique([str(name) for name in array.tolist()], return_counts=True)[1].tolist()
+
+
+def records_moved(terms: Terms, sizes: Sequence[int], trust: str) -> float:
+    """In how many records one unit of privacy can count, in terms of one noised table."""
+    if terms.unit == "party":
+        return max(sizes)
+    spread = (math.sqrt(len(sizes)) if trust == "none" else len(sizes)) if terms.people_span_parties else 1
+    return terms.records_per_person * spread
 
 
 def calibrated(
-    tables: dict[str, np.ndarray], epsilon: float, delta: float, adjacency: str, records_per_person: int
+    tables: dict[str, np.ndarray], epsilon: float, delta: float, adjacency: str, records: float
 ) -> dict[str, _Release]:
     """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
     cells = {"answers": 1, "scores": len(tables["scores"]) if "scores" in tables else 0}
     changes = 2 if adjacency == "replace-one" else 1
-    sensitivities = {name: records_per_person * math.sqrt(changes * cells[name]) for name in sorted(tables)}
+    sensitivities = {name: records * math.sqrt(changes * cells[name]) for name in sorted(tables)}
 
     def releases(multiplier: float) -> dict[str, _Release]:
         return {name: _Release(sensitivity=s, noise_std=multiplier * s) for name, s in sensitivities.items()}

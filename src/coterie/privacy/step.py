@@ -25,13 +25,15 @@ from coterie.privacy.mechanisms import PartyFacts
 from coterie.problems.problem import Problem
 
 # the solver stops at this fraction of the largest gradient that can occur: far above rounding, far below any noise
-TOLERANCE_SHARE = 1e-11
+TOLERANCE_SHARE = 5e-13
 # without noise nothing has to be hidden, and the solver goes on almost to rounding
 EXACT_SHARE = 1e-13
 # what a double loses per unit of condition number
 ROUNDING = 1e-14
-# the output noise that hides the solver's error costs this fraction of the step's own noise ratio
+# the output noise that hides the solver's error costs this fraction of the step's own loss; squares of Gaussian ratios
+# add up, so there a larger fraction costs less
 OUTPUT_SHARE = 1e-3
+GAUSSIAN_OUTPUT_SHARE = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Step:
         """b ~ N(0, std^2 I) with std = multiplier * G."""
         noise_std = multiplier * self.sensitivity
         tolerance = self.tolerance(noise_std * math.sqrt(self.facts.n_coefficients))
-        output_ratio = OUTPUT_SHARE / multiplier
+        output_ratio = GAUSSIAN_OUTPUT_SHARE / multiplier
         objective = GaussianObjective(
             ratio=1 / multiplier,
             jacobian=self.jacobian,
