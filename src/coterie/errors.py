@@ -21,5 +21,9 @@ class LocalSolveError(CoterieError, RuntimeError):
     """A party could not compute its step; nothing of that step was released."""
 
 
+class AuditError(CoterieError):
+    """A stated loss did not stand up to its audit; nothing was released."""
+
+
 class MissingExtraError(CoterieError, ImportError):
     """An optional dependency is needed; the message names the extra."""

@@ -7,7 +7,6 @@ was in which part is the data holder's secret. Keep one ledger per body of data.
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
@@ -15,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from coterie.errors import CoterieError, InputError
 
@@ -142,8 +143,7 @@ class Spending:
                 yield
                 return
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path.with_name(self.path.name + ".lock"), "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
+            with FileLock(self.path.with_name(self.path.name + ".lock")):
                 if self.path.exists():
                     self._read()
                 else:

@@ -13,6 +13,8 @@ from coterie.citations import CITATIONS
 from coterie.cli import main
 from coterie.data import DATASETS
 from coterie.spec import execute, prepare, read_spec
+from coterie.spec.outcome import sums
+from coterie.spending import Spending
 from coterie.transcript import Transcript
 
 COTERIE = Path(sys.executable).with_name("coterie")
@@ -127,6 +129,67 @@ def test_a_finished_run_can_be_verified(finished, coterie):
     assert told.strip() == (directory / "certificate.md").read_text().strip()
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "words"),
+    [
+        ("certificate.md", "replace-one", "add-one", "certificate.md does not say"),
+        ("summary.json", '"n_parties": 4', '"n_parties": 5', "n_parties"),
+        ("summary.json", '"n_parties"', '"delta": 1e-05, "n_parties"', "stands twice"),
+        ("model.json", '"absent"', '"present"', "labels"),
+        ("model.json", '"row_norm": 1.0', '"row_norm": 2.0', "row_norm"),
+        ("model.json", '"age": ', '"aged": ', "features of its schema"),
+        ("spec.toml", "epsilon = 2.0", "epsilon = 1.0", "asks for epsilon = 1.0"),
+        ("spec.toml", "delta = 1e-5", "delta = 1e-6", "privacy.delta"),
+        ("spec.toml", "replace-one", "zero-out", "privacy.adjacency"),
+        ("spec.toml", "seed = 3", "", "engine.seed"),
+        ("spec.toml", "rounds = 3", "rounds = 4", "algorithm.rounds"),
+        ("spec.toml", '"heart"', '"heart"\nrow_norm = "from-data"', "reads row_norm off the data"),
+        ("spec.toml", '"heart"', '"heart"\nrow_norm = 2.0', "data.row_norm"),
+        ("certificate.json", '"format"', '"delta": 0.5, "delta": 0.5, "format"', "'delta' stands twice"),
+    ],
+)
+def test_a_forged_run_with_right_sums_is_refused(finished, coterie, tmp_path, name, old, new, words):
+    directory, _ = finished
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    text = (tmp_path / name).read_text()
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new, 1))
+    (tmp_path / "SHA256SUMS").write_text(sums(tmp_path))
+    code, out, told = coterie("certificate", "verify", tmp_path)
+    assert (code, out) == (2, "")
+    assert words in told
+
+
+def test_runs_on_the_same_data_add_up_in_a_ledger(coterie, tmp_path):
+    Spending(limit=(1.5, 1e-4), path=tmp_path / "spent.json")
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        '[data]\ndataset = "heart"\n[privacy]\nepsilon = 0.7\ndelta = 1e-5\nadjacency = "zero-out"\n'
+        'trust = "curator"\nledger = "spent.json"\n[algorithm]\nrounds = 2\n'
+    )
+    for place, total in (("one", 0.7), ("two", 1.4)):
+        code, told, _ = coterie("run", spec, "--out", tmp_path / place, "--json")
+        assert code == 0
+        assert json.loads(told)["total_epsilon"] == pytest.approx(total, rel=1e-6)
+        assert coterie("certificate", "verify", tmp_path / place)[0] == 0
+    code, _, told = coterie("run", spec, "--out", tmp_path / "three", "--json")
+    assert code == 1
+    assert "beyond the limit" in told
+    assert not (tmp_path / "three").exists()
+    assert len(Spending(path=tmp_path / "spent.json").charges) == 2
+
+
+def test_an_audit_stands_on_the_certificate(coterie, tmp_path):
+    (tmp_path / "spec.toml").write_text(SPEC.format(rounds=2).replace("[algorithm]", 'trust = "curator"\n[algorithm]'))
+    code, _, _ = coterie("run", tmp_path / "spec.toml", "--out", tmp_path / "run", "--audit", "--json")
+    assert code == 0
+    found = json.loads((tmp_path / "run" / "certificate.json").read_text())["audit"]
+    assert (found["verdict"], found["failed"]) == ("pass", [])
+    assert 0.5 * found["epsilon_stated"] < found["epsilon_lower"] <= found["epsilon_stated"]
+    assert "verdict: pass" in (tmp_path / "run" / "certificate.md").read_text()
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_changed_run_is_refused(finished, coterie, tmp_path, name):
     directory, _ = finished
@@ -232,6 +295,16 @@ def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):
     code, _, told = coterie("schema", "check", out, patients)
     assert code == 2
     assert "row 2 is 'z'" in told
+
+
+def test_whole_numbers_to_predict_may_be_classes(coterie, patients, tmp_path):
+    patients.write_text(patients.read_text().replace(",no\n", ",0\n").replace(",yes\n", ",1\n"))
+    made = ("schema", "make", patients, "--label", "outcome", "--party-column", "site", "--out")
+    assert coterie(*made, tmp_path / "blank.toml")[0] == 0
+    assert '# for classes: values = ["0", "1"]' in (tmp_path / "blank.toml").read_text()
+    assert coterie(*made, tmp_path / "read.toml", "--from-data")[0] == 0
+    assert coterie("schema", "check", tmp_path / "read.toml", patients)[0] == 0
+    assert 'values = ["0", "1"]' in (tmp_path / "read.toml").read_text()
 
 
 def test_examples_are_valid(coterie):

@@ -14,9 +14,16 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from coterie import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge, PrivateScorer, Spending
+from coterie import (
+    PrivateLasso,
+    PrivateLinearSVC,
+    PrivateLogisticRegression,
+    PrivateRidge,
+    PrivateScorer,
+    Spending,
+    rules,
+)
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.estimators import rules
 from coterie.spending import BudgetError
 
 BUDGET = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one"}

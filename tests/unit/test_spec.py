@@ -6,6 +6,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from coterie import PrivateLogisticRegression
 from coterie.algorithms import ALGORITHMS, EdgewiseADMM, RecycledADMM
 from coterie.channels import SecureSum
 from coterie.data import CategoryColumn, Label, NumberColumn, NumberLabel, Schema
@@ -15,6 +16,7 @@ from coterie.problems import ElasticNet, Huber, Logistic, Multinomial
 from coterie.schedules import Schedule
 from coterie.selection import Sample, Walk
 from coterie.spec import execute, prepare, read_spec
+from coterie.spec.outcome import model_of
 from coterie.tables import CHUNK_ROWS, column_names, read_columns
 
 PRIVACY = '[privacy]\nepsilon = 2.0\ndelta = 1e-5\nadjacency = "replace-one"\n'
@@ -87,6 +89,43 @@ def test_every_algorithm_has_settings_for_what_is_left_open(prepared, name):
     assert 1.99 < prepared('dataset = "heart"', problem + settings).plan.epsilon(1e-5) <= 2.0
 
 
+@pytest.mark.parametrize(
+    ("trust", "settings", "chosen"),
+    [
+        ("none", "", "PenaltyPerturbedADMM"),
+        ("curator", "rounds = 7\nhardened = true", "NoisyGradientDescent"),
+        ("secure-sum", 'step = 0.5\naveraging = "last"', "NoisyGradientDescent"),
+    ],
+)
+def test_an_algorithm_that_is_left_open_is_chosen_as_for_an_estimator(prepared, trust, settings, chosen):
+    made = prepared('file = "all.csv"', f"[algorithm]\n{settings}\n", PRIVACY + f'trust = "{trust}"\n')
+    model = PrivateLogisticRegression(epsilon=2.0, delta=1e-5, adjacency="replace-one", trust=trust)
+    assert type(made.plan.algorithm).__name__ == chosen
+    assert made.plan.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    if not settings:
+        data = made.records.federation
+        model.set_params(l2=made.plan.problem.penalty.l2, fit_intercept=False, classes=["no", "yes"])
+        X, y, _ = data.pooled
+        sizes = data.facts.sizes
+        model.fit(X, np.array(["no", "yes"])[y.astype(int)], parties=np.repeat(range(len(sizes)), sizes))
+        assert model.transcript_.plan.n_rounds == made.plan.n_rounds
+        assert model.transcript_.plan.algorithm == made.plan.algorithm
+
+
+@pytest.mark.parametrize(
+    ("rest", "privacy", "words"),
+    [
+        ("", '[privacy]\ndelta = 1e-5\nadjacency = "zero-out"\n', "'epsilon' is missing"),
+        ('[problem]\nloss = "squared"\n', "", "'clip' is missing"),
+        ('[algorithm]\nname = "one-release-average"\n', 'trust = "none"\n', "privacy.trust: got 'none' beside"),
+        ("[algorithm]\nrecycle_weight = 1.0\n", "", "unknown key 'recycle_weight'"),
+    ],
+)
+def test_what_does_not_go_with_an_open_algorithm_is_refused(prepared, rest, privacy, words):
+    with pytest.raises(InputError, match=words):
+        prepared('file = "all.csv"', rest, privacy if "delta" in privacy else PRIVACY + privacy)
+
+
 def test_without_noise_nothing_is_promised(prepared):
     exact = prepared('file = "all.csv"', '[algorithm]\nname = "admm"', PRIVACY.replace("epsilon = 2.0\n", ""))
     assert "NOT PRIVATE" in exact.certificate().verdict[0]
@@ -138,8 +177,9 @@ def test_a_model_that_is_not_one_number_per_feature(prepared):
     text = '[parties]\ncount = 1\n[algorithm]\nname = "general-admm"\nrounds = 2\n'
     text += "A = [[1, 0, 0], [0, 1, 0], [0, 0, 1], {}]"
     outcome = execute(prepared('file = "all.csv"', text.format("[0, 1, -1]")))
-    assert outcome.model()["coefficients"] == outcome.transcript.models[0].tolist()
-    assert len(outcome.model()["coefficients"]) == 4
+    model = model_of(outcome.transcript, outcome.records.schema, outcome.records.feature_names)
+    assert model["coefficients"] == outcome.transcript.models[0].tolist()
+    assert len(model["coefficients"]) == 4
     with pytest.raises(InputError, match="different lengths"):
         prepared('file = "all.csv"', text.format("[0]"))
 

@@ -6,15 +6,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.audit.of_plan import audit_plan
     from coterie.audit.suite import audit, check
 
-__all__ = ["audit", "check"]
+__all__ = ["audit", "audit_plan", "check"]
 
 
 def __getattr__(name: str) -> Any:
     # the whole suite is loaded when it is asked for: exact densities are used without it
     if name in __all__:
-        from coterie.audit import suite
+        from coterie.audit import of_plan, suite
 
-        return getattr(suite, name)
+        return getattr(of_plan if name == "audit_plan" else suite, name)
     raise AttributeError(f"module 'coterie.audit' has no attribute {name!r}")

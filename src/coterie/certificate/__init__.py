@@ -2,5 +2,6 @@
 
 from coterie.certificate.certificate import Certificate, View, make_certificate
 from coterie.certificate.markdown import shown_loss
+from coterie.certificate.statements import Past
 
-__all__ = ["Certificate", "View", "make_certificate", "shown_loss"]
+__all__ = ["Certificate", "Past", "View", "make_certificate", "shown_loss"]

@@ -10,7 +10,7 @@ from typing import Any
 from coterie.certificate.markdown import as_markdown
 from coterie.certificate.software import software
 from coterie.certificate.statements import Declared, Past, statements, void_reasons
-from coterie.errors import InputError
+from coterie.errors import AuditError, InputError
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 
@@ -125,7 +125,7 @@ class Certificate:
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
         try:
-            document = json.loads(text)
+            document = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # besides JSONDecodeError: integers of thousands of digits
             raise InputError(f"certificate: not valid JSON ({error})") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -143,7 +143,7 @@ class Certificate:
             plan.check_flow()
             _check_software(self.document["software"])
             again = make_certificate(plan, **declared._asdict()).document
-            _compare(
+            compare(
                 "", {**again, "software": None, "digest": None}, {**self.document, "software": None, "digest": None}
             )
         except InputError:
@@ -151,6 +151,15 @@ class Certificate:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"certificate: it cannot be read ({type(error).__name__}: {error})") from None
         return tuple(self._unchecked())
+
+    def audited(self) -> "Certificate":
+        """The same certificate with an audit of its algorithm and mechanism, made now; refused where a check fails."""
+        from coterie.audit import audit_plan
+
+        found = audit_plan(self.plan)
+        if found["verdict"] != "pass":
+            raise AuditError(f"audit: {', '.join(found['failed'])} failed; this certificate must not be used")
+        return make_certificate(self.plan, **self._declared()._replace(audit=found)._asdict())
 
     def _declared(self) -> Declared:
         """What the certificate was told; read back so that everything else can be worked out again."""
@@ -175,7 +184,21 @@ class Certificate:
             notes.append(
                 f"made by other code (coterie {made['coterie']}); this is coterie {here['coterie']}, which agrees"
             )
+        others = [f"{name} {made[name]} (here {here[name]})" for name in here if made[name] != here[name]]
+        others = [text for text in others if not text.startswith(("coterie", "package_digest"))]
+        if others:
+            notes.append(f"made with {', '.join(others)}")
         return notes
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two equal keys a reader sees the first and a program the last."""
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"certificate: the key {twin!r} stands twice in one table")
+    return content
 
 
 def _read_number(value: Any) -> float:
@@ -219,27 +242,27 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _compare(where: str, computed: Any, stated: Any) -> None:
+def compare(where: str, computed: Any, stated: Any, *, near_zero: float = 0.0) -> None:
     """Refuse the first difference between what follows from the plan and what is stated."""
     if isinstance(computed, dict) and isinstance(stated, dict):
         for key in sorted(computed.keys() | stated.keys(), key=str):
             if key not in computed or key not in stated:
                 what = "is missing" if key in computed else "does not belong there"
                 raise InputError(f"certificate: {where}{key} {what}; it was changed after it was made")
-            _compare(f"{where}{key}.", computed[key], stated[key])
+            compare(f"{where}{key}.", computed[key], stated[key], near_zero=near_zero)
     elif isinstance(computed, list) and isinstance(stated, list) and len(computed) == len(stated):
         for position, pair in enumerate(zip(computed, stated, strict=True)):
-            _compare(f"{where}{position}.", *pair)
-    elif not _same(computed, stated):
+            compare(f"{where}{position}.", *pair, near_zero=near_zero)
+    elif not _same(computed, stated, near_zero):
         raise InputError(
             f"certificate: {where.rstrip('.')} is stated as {_short(stated)}, but its plan gives {_short(computed)}"
         )
 
 
-def _same(computed: Any, stated: Any) -> bool:
+def _same(computed: Any, stated: Any, near_zero: float) -> bool:
     numbers = [isinstance(v, (int, float)) and not isinstance(v, bool) for v in (computed, stated)]
     if all(numbers):
-        return math.isclose(computed, stated, rel_tol=SAME_NUMBER)
+        return math.isclose(computed, stated, rel_tol=SAME_NUMBER, abs_tol=near_zero)
     return type(computed) is type(stated) and computed == stated
 
 

@@ -30,6 +30,7 @@ def as_markdown(document: dict[str, Any]) -> str:
             ("unit of privacy", guarantee["unit_of_privacy"]),
             ("neighbouring data", f"{guarantee['adjacency']}; {guarantee['neighbouring_data']}"),
             ("trust model", f"{trust['model']} ({trust['channel']}): {trust['who_is_trusted']}"),
+            ("execution", document["execution"]),
             ("mechanism", f"{mechanism['algorithm']}: {mechanism['mechanism']}, noise: {mechanism['noise']}"),
             ("accountant", f"{accountant['used']}: {accountant['how']}"),
             ("randomness", randomness["source"]),
@@ -115,4 +116,7 @@ def _value(value: Any) -> str:
 
 
 def _audit(audit: Any) -> str:
-    return audit if isinstance(audit, str) else "; ".join(f"{key}: {value}" for key, value in audit.items())
+    if isinstance(audit, str):
+        return audit
+    shown = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in audit.items()}
+    return "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in shown.items() if value not in ("", None))

@@ -40,6 +40,10 @@ _TRUST = {
     ),
     Token: ("local at the level of parties", "whoever holds the token noises what it hands on; nobody else is trusted"),
 }
+_IN_PROCESS = (
+    "in-process: one process held the records of all parties and carried out everybody's steps; the losses are those "
+    "of the protocol it simulates, against people who see what is listed and do not own that process"
+)
 _ACCOUNTANTS = {
     "pure": "sum of the pure losses of all releases",
     "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
@@ -95,6 +99,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         },
         "views": views,
         "trust_model": _trust(plan.algorithm.channel),
+        "execution": _IN_PROCESS,
         "mechanism": _mechanism(plan),
         "accountant": _accountant(plan, declared.delta, epsilon),
         "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coterie.certificate import Certificate
+    from coterie.plan import Plan
 
 EXAMPLES = "Examples: coterie run spec.toml; coterie run spec.toml --out results --json; coterie run spec.toml --plan"
 
@@ -21,6 +22,9 @@ def run(
     ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Check spec and data, print the loss, and release nothing.")
+    ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
     json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
 ) -> None:
@@ -43,8 +47,9 @@ def run(
     if plan_only:
         _print_plan(prepared, json_line)
         return
+    found = _audited(prepared.plan, quiet=json_line) if audit else None
     with shown_progress("training", quiet=json_line) as progress:
-        outcome = execute(prepared, progress=progress)
+        outcome = execute(prepared, progress=progress, audit=found)
     outcome.write(directory)
     if json_line:
         typer.echo(json.dumps({**outcome.summary(), "directory": str(directory)}))
@@ -54,6 +59,18 @@ def run(
         _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}))
     if not outcome.transcript.complete:
         raise typer.Exit(130)
+
+
+def _audited(plan: "Plan", *, quiet: bool) -> dict[str, Any]:
+    from coterie.audit import audit_plan
+    from coterie.errors import AuditError
+
+    if not quiet:
+        typer.echo("auditing the algorithm and its mechanism ...", err=True)
+    found = audit_plan(plan)
+    if found["verdict"] != "pass":
+        raise AuditError(f"audit: {', '.join(found['failed'])} failed; nothing was released")
+    return found
 
 
 def _print_plan(prepared: Any, json_line: bool) -> None:

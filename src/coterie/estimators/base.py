@@ -9,12 +9,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from coterie import rules
 from coterie.certificate import make_certificate
 from coterie.data.checks import positive_number, whole_number
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.estimators import exact, rules
+from coterie.estimators import exact
 from coterie.estimators.design import make_design, split_intercept
 from coterie.estimators.privacy import FitPrivacy, describe
 from coterie.plan import Plan

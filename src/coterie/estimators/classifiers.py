@@ -14,8 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
 from coterie.estimators.export import with_projection
-from coterie.estimators.rules import regulariser
 from coterie.problems import L2, HuberisedHinge, Logistic, Loss, Multinomial, Penalty
+from coterie.rules import regulariser
 
 
 class _PrivateClassifier(ClassifierMixin, PrivateLinearModel):

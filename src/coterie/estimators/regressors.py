@@ -13,8 +13,8 @@ from coterie.data.checks import positive_number
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
 from coterie.estimators.export import with_projection
-from coterie.estimators.rules import lasso_regulariser, regulariser
 from coterie.problems import L2, ElasticNet, Huber, Loss, Penalty, Squared
+from coterie.rules import lasso_regulariser, regulariser
 
 LOSSES = ("huber", "squared")
 

@@ -1,21 +1,25 @@
 """From a spec to a plan, and from the plan to a finished run."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from coterie.certificate import Certificate, make_certificate
+from coterie.certificate import Certificate, Past, make_certificate
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.spec.names import ALGORITHMS
 from coterie.spec.outcome import Log, Outcome
 from coterie.spec.problems import make_problem
 from coterie.spec.reading import Spec
 from coterie.spec.records import Records, load_records
 from coterie.spec.settings import make_algorithm
+from coterie.spending import Spending, Terms
 from coterie.topology import UNRESTRICTED, make_topology
 from coterie.transcript import Interrupted
 
@@ -31,13 +35,17 @@ class Prepared:
     plan: Plan
     log: Log
 
-    def certificate(self, rounds_done: int | None = None) -> Certificate:
+    def certificate(
+        self, rounds_done: int | None = None, *, past: Past = (), audit: dict[str, Any] | None = None
+    ) -> Certificate:
         return make_certificate(
             self.plan,
             self.spec.privacy.delta,
             reproducible=self.spec.seed is not None,
             rounds_done=rounds_done,
+            past=past,
             tuning=self.spec.privacy.tuning,
+            audit=audit,
         )
 
 
@@ -62,13 +70,13 @@ def _make_plan(spec: Spec, records: Records) -> Plan:
     problem = make_problem(spec.problem, facts)
     graph = _usual_topology(spec) if spec.parties.topology is None else spec.parties.topology
     topology = make_topology(graph, facts.n_parties, seed=spec.parties.topology_seed)
-    algorithm = make_algorithm(spec.algorithm, problem, facts, topology, privacy)
+    algorithm, n_rounds = make_algorithm(spec.algorithm, problem, facts, topology, privacy)
     plan = Plan.make(
         algorithm,
         problem,
         topology,
         facts,
-        rounds=spec.algorithm.rounds,
+        rounds=n_rounds,
         adjacency=privacy.adjacency,  # type: ignore[arg-type]
         unit=privacy.unit,  # type: ignore[arg-type]
         records_per_person=privacy.records_per_person,
@@ -82,15 +90,16 @@ def _make_plan(spec: Spec, records: Records) -> Plan:
 
 
 def _usual_topology(spec: Spec) -> str:
-    from coterie.spec.names import ALGORITHMS
-
+    if spec.algorithm.name is None:
+        return "complete" if spec.privacy.trust in (None, "none") else UNRESTRICTED
     return "ring" if ALGORITHMS[spec.algorithm.name].needs_graph else UNRESTRICTED
 
 
-def execute(prepared: Prepared, *, progress: Progress | None = None) -> Outcome:
-    """Run the plan. Ctrl-C ends it with what was released so far, charged in full."""
+def execute(prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None) -> Outcome:
+    """Run the plan. Ctrl-C ends it with what was released so far, charged in full. `audit`: what was found before."""
     spec, log = prepared.spec, prepared.log
     noise: NoiseSource = SystemEntropy() if spec.seed is None else Seeded(spec.seed)
+    past = _charge(prepared)
     started = time.perf_counter()
     log.add("run started")
     try:
@@ -102,7 +111,20 @@ def execute(prepared: Prepared, *, progress: Progress | None = None) -> Outcome:
         spec=spec,
         records=prepared.records,
         transcript=transcript,
-        certificate=prepared.certificate(transcript.n_rounds),
+        certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
         seconds=time.perf_counter() - started,
         log=log,
     )
+
+
+def _charge(prepared: Prepared) -> Past:
+    """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
+    privacy, plan = prepared.spec.privacy, prepared.plan
+    if privacy.ledger is None:
+        return ()
+    # whoever knows the seed can take the noise off
+    epsilon = plan.epsilon(privacy.delta) if prepared.spec.seed is None else math.inf
+    terms = Terms(plan.adjacency, plan.unit, plan.records_per_person, plan.people_span_parties)
+    past = Spending(path=privacy.ledger).charge(f"run of plan {plan.digest[:12]}", epsilon, privacy.delta, terms=terms)
+    prepared.log.add(f"charged to the ledger {privacy.ledger.name}")
+    return past

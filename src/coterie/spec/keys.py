@@ -61,6 +61,12 @@ def text(where: str, value: Any) -> str:
     return value
 
 
+def path(where: str, value: Any) -> str:
+    if "\0" in text(where, value):
+        raise InputError(f"{where}: got {value!r}; a path is needed")
+    return value
+
+
 def texts(where: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise InputError(f"{where}: got {short(value)}; a list of texts is needed")

@@ -9,6 +9,7 @@ from coterie.data import DATASETS
 from coterie.data.checks import nearest
 from coterie.errors import InputError
 from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
+from coterie.rules import TRUST
 from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
 from coterie.topology import GRAPHS, UNRESTRICTED
 
@@ -23,8 +24,20 @@ LOSSES = {
 CHANNELS = {"curator": Curator, "secure-sum": SecureSum}
 SELECTIONS = {"all": All, "cyclic": Cyclic, "shuffled": Shuffled, "sample": Sample, "poisson": Poisson, "walk": Walk}
 ENGINES = ("in-process",)
+OPEN_SETTINGS = ("averaging", "penalty", "step", "clip", "hardened")  # of an algorithm without a name
 
-__all__ = ["ALGORITHMS", "CHANNELS", "DATASETS", "ENGINES", "LOSSES", "SELECTIONS", "TOPOLOGIES", "one_of"]
+__all__ = [
+    "ALGORITHMS",
+    "CHANNELS",
+    "DATASETS",
+    "ENGINES",
+    "LOSSES",
+    "OPEN_SETTINGS",
+    "SELECTIONS",
+    "TOPOLOGIES",
+    "TRUST",
+    "one_of",
+]
 
 
 def one_of(where: str, value: Any, names: Iterable[str]) -> str:

@@ -6,12 +6,14 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.certificate import Certificate
+from coterie.data import Schema
 from coterie.rundir import new_directory
 from coterie.spec.reading import Spec
 from coterie.spec.records import Records
@@ -49,41 +51,8 @@ class Outcome:
         return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
 
     def summary(self) -> dict[str, Any]:
-        plan, certificate = self.transcript.plan, self.certificate
         known = {} if self.test_error is None else {"test_error": self.test_error}
-        return {
-            **known,
-            "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
-            "delta": certificate.delta,
-            "adjacency": plan.adjacency,
-            "verdict": list(certificate.verdict),
-            "n_parties": plan.facts.n_parties,
-            "n_records": sum(plan.facts.sizes),
-            "rounds": self.transcript.n_rounds,
-            "algorithm": self.spec.algorithm.name,
-            "plan_digest": plan.digest,
-            "randomness": RANDOMNESS[self.transcript.reproducible],
-            "seconds": round(self.seconds, 2),
-        }
-
-    def model(self) -> dict[str, Any]:
-        """Coefficients with all that is needed to apply them to a table."""
-        plan = self.transcript.plan
-        return {
-            "loss": type(plan.problem.loss).__name__,
-            "labels": plan.facts.labels,
-            "row_norm": plan.facts.row_norm,
-            "coefficients": self._named_coefficients(),
-            "schema": self.records.schema.to_dict(),
-        }
-
-    def _named_coefficients(self) -> Any:
-        """By feature, one number or one per class; a plain list where the model does not live on the features."""
-        plan, model = self.transcript.plan, self.transcript.models[0]
-        if len(model) != plan.problem.n_coefficients(plan.facts):
-            return model.tolist()
-        rows = model.reshape(plan.facts.n_features, -1).tolist()
-        return {n: row[0] if len(row) == 1 else row for n, row in zip(self.records.feature_names, rows, strict=True)}
+        return {**known, **summary_of(self.transcript, self.certificate), "seconds": round(self.seconds, 2)}
 
     def write(self, directory: Path) -> Path:
         """Spec, plan, transcript, certificate, model, summary, log and their sums; all of it or nothing."""
@@ -99,12 +68,51 @@ class Outcome:
                 "run.log": "\n".join(self.log.lines) + "\n",
             }
             if complete:
-                files["model.json"] = json.dumps(self.model(), indent=1, ensure_ascii=False)
+                model = model_of(self.transcript, self.records.schema, self.records.feature_names)
+                files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
             for name, text in files.items():
                 (partial / name).write_text(text, encoding="utf-8")
             self.transcript.save(partial / ("transcript.npz" if complete else "partial-transcript.npz"))
             (partial / SUMS).write_text(sums(partial), encoding="utf-8")
         return directory
+
+
+def summary_of(transcript: Transcript, certificate: Certificate) -> dict[str, Any]:
+    plan = transcript.plan
+    return {
+        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
+        "delta": certificate.delta,
+        "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",
+        "adjacency": plan.adjacency,
+        "verdict": list(certificate.verdict),
+        "n_parties": plan.facts.n_parties,
+        "n_records": sum(plan.facts.sizes),
+        "rounds": transcript.n_rounds,
+        "algorithm": certificate.document["mechanism"]["algorithm"],
+        "plan_digest": plan.digest,
+        "randomness": RANDOMNESS[transcript.reproducible],
+    }
+
+
+def model_of(transcript: Transcript, schema: Schema, feature_names: Sequence[str]) -> dict[str, Any]:
+    """Coefficients with all that is needed to apply them to a table."""
+    plan = transcript.plan
+    return {
+        "loss": type(plan.problem.loss).__name__,
+        "labels": None if plan.facts.labels is None else list(plan.facts.labels),
+        "row_norm": plan.facts.row_norm,
+        "coefficients": _named_coefficients(transcript, feature_names),
+        "schema": schema.to_dict(),
+    }
+
+
+def _named_coefficients(transcript: Transcript, feature_names: Sequence[str]) -> Any:
+    """By feature, one number or one per class; a plain list where the model does not live on the features."""
+    plan, model = transcript.plan, transcript.models[0]
+    if len(model) != plan.problem.n_coefficients(plan.facts):
+        return model.tolist()
+    rows = model.reshape(plan.facts.n_features, -1).tolist()
+    return {n: row[0] if len(row) == 1 else row for n, row in zip(feature_names, rows, strict=True)}
 
 
 def sums(directory: Path) -> str:

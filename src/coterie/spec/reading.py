@@ -9,13 +9,12 @@ from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.spec import keys
 from coterie.spec.keys import REQUIRED, Key
-from coterie.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, TOPOLOGIES, one_of
+from coterie.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, OPEN_SETTINGS, TOPOLOGIES, TRUST, one_of
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "engine")
 SOURCES = ("dataset", "file", "files")
 LARGEST_SPEC = 10**7  # bytes; a spec is written by people
-DEFAULT_ALGORITHM = "penalty-perturbed-admm"
-DEFAULT_ROUNDS = 20
+DEFAULT_ROUNDS = 20  # of a named algorithm; where none is named, the rules choose them too
 LARGEST_SEED = 2**63 - 1
 
 
@@ -62,7 +61,8 @@ class ProblemSection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacySection:
-    """Without `epsilon` the noise in [algorithm] is taken as it is, and the loss is what it comes to."""
+    """Without `epsilon` the noise in [algorithm] is taken as it is, and the loss is what it comes to. `trust` is for an
+    algorithm that is left open; `ledger` is the file in which everything spent on these data adds up."""
 
     epsilon: float | None
     delta: float
@@ -71,13 +71,17 @@ class PrivacySection:
     records_per_person: int
     people_span_parties: bool
     observer: str | None
+    trust: str | None
     tuning: str | None
+    ledger: Path | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlgorithmSection:
-    name: str
-    rounds: int
+    """Without a name the estimators' rules choose the algorithm, and its rounds unless they are given."""
+
+    name: str | None
+    rounds: int | None
     settings: dict[str, Any]  # checked where the algorithm is made
 
 
@@ -99,7 +103,26 @@ class Spec:
 def read_spec(path: str | Path) -> Spec:
     """Read and check a spec; paths in it start from its own folder."""
     path = Path(path)
-    text = _read_text(path)
+    text = read_text(path)
+    content = tables_of(text, path)
+    data = _data(content["data"], path.parent)
+    schema, data_derived = _schema(content.get("schema"), data, path.parent)
+    privacy = privacy_section(content["privacy"], path.parent)
+    return Spec(
+        text=text,
+        data=data,
+        schema=schema,
+        data_derived=data_derived,
+        parties=_parties(content.get("parties", {}), data, schema),
+        problem=_problem(content.get("problem", {})),
+        privacy=privacy,
+        algorithm=algorithm_section(content.get("algorithm", {}), privacy),
+        seed=seed_of(content.get("engine", {})),
+    )
+
+
+def tables_of(text: str, path: Path) -> dict[str, Any]:
+    """The tables of a spec as TOML gives them, unknown ones refused."""
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # besides TOMLDecodeError: integers of thousands of digits
@@ -108,22 +131,10 @@ def read_spec(path: str | Path) -> Spec:
     for name in ("data", "privacy"):
         if name not in content:
             raise InputError(f"spec: the table [{name}] is missing")
-    data = _data(content["data"], path.parent)
-    schema, data_derived = _schema(content.get("schema"), data, path.parent)
-    return Spec(
-        text=text,
-        data=data,
-        schema=schema,
-        data_derived=data_derived,
-        parties=_parties(content.get("parties", {}), data, schema),
-        problem=_problem(content.get("problem", {})),
-        privacy=_privacy(content["privacy"]),
-        algorithm=_algorithm(content.get("algorithm", {})),
-        seed=_engine(content.get("engine", {})),
-    )
+    return content
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_SPEC:
             raise InputError(f"spec: {str(path)!r} has more than {LARGEST_SPEC:,} bytes; a TOML spec is needed")
@@ -136,10 +147,7 @@ def _read_text(path: Path) -> str:
 
 def _data(content: Any, folder: Path) -> DataSection:
     def path(where: str, value: Any) -> Path:
-        given = keys.text(where, value)
-        if "\0" in given:
-            raise InputError(f"{where}: got {given!r}; a path is needed")
-        return folder / given
+        return folder / keys.path(where, value)
 
     def paths(where: str, value: Any) -> dict[str, Path]:
         if not isinstance(value, dict) or not value:
@@ -251,7 +259,7 @@ def _problem(content: Any) -> ProblemSection:
     return ProblemSection(**keys.read_table("problem", content, table))
 
 
-def _privacy(content: Any) -> PrivacySection:
+def privacy_section(content: Any, folder: Path) -> PrivacySection:
     table = {
         "epsilon": Key(keys.positive),
         "delta": Key(keys.fraction, REQUIRED),
@@ -260,21 +268,33 @@ def _privacy(content: Any) -> PrivacySection:
         "records_per_person": Key(keys.whole(1), 1),
         "people_span_parties": Key(keys.boolean, False),
         "observer": Key(keys.text),
+        "trust": Key(keys.name_in(TRUST)),
         "tuning": Key(keys.text),
+        "ledger": Key(lambda where, value: folder / keys.path(where, value)),
     }
     return PrivacySection(**keys.read_table("privacy", content, table))
 
 
-def _algorithm(content: Any) -> AlgorithmSection:
+def algorithm_section(content: Any, privacy: PrivacySection) -> AlgorithmSection:
     if not isinstance(content, dict):
         raise InputError(f"algorithm: got {keys.short(content)}; a table is needed")
-    name = one_of("algorithm.name", content.get("name", DEFAULT_ALGORITHM), ALGORITHMS)
-    default = 1 if name == "one-release-average" else DEFAULT_ROUNDS
-    rounds = keys.whole(1, 10**5)("algorithm.rounds", content.get("rounds", default))
+    rounds, name = content.get("rounds"), content.get("name")
+    if rounds is not None:
+        rounds = keys.whole(1, 10**5)("algorithm.rounds", rounds)
     settings = {key: value for key, value in content.items() if key not in ("name", "rounds")}
-    return AlgorithmSection(name=name, rounds=rounds, settings=settings)
+    if name is None:
+        keys.refuse_unknown("algorithm", settings, OPEN_SETTINGS)
+        return AlgorithmSection(name=None, rounds=rounds, settings=settings)
+    name = one_of("algorithm.name", name, ALGORITHMS)
+    if privacy.trust is not None:
+        raise InputError(
+            f"privacy.trust: got {privacy.trust!r} beside algorithm.name; a named algorithm says whom it trusts by its "
+            "channel"
+        )
+    default = 1 if name == "one-release-average" else DEFAULT_ROUNDS
+    return AlgorithmSection(name=name, rounds=rounds or default, settings=settings)
 
 
-def _engine(content: Any) -> int | None:
+def seed_of(content: Any) -> int | None:
     table = {"name": Key(keys.name_in(ENGINES), ENGINES[0]), "seed": Key(keys.whole(0, LARGEST_SEED))}
     return keys.read_table("engine", content, table)["seed"]

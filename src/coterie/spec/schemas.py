@@ -11,6 +11,7 @@ from coterie.spec.reading import read_schema
 from coterie.spec.records import encode, wanted_columns
 from coterie.tables import column_names, read_columns
 
+_MOST_CLASSES = 10  # more different whole numbers are a number to predict
 _MOST_CATEGORIES = 100  # more different texts are names or notes, not categories
 
 _TEMPLATE = """\
@@ -42,6 +43,13 @@ def schema_text(file: Path, *, label: str, party_column: str | None, from_data: 
 
 def _described(name: str, values: np.ndarray, from_data: bool, *, is_label: bool) -> str:
     lines = [f"name = {_quoted(name)}"]
+    if is_label and values.dtype == np.float64:
+        if not from_data:
+            either = ['# for classes: values = ["0", "1"]', "# for a number: minimum = ", "# and: maximum = "]
+            return "\n".join([*lines, *either, ""])
+        found = np.unique(values[np.isfinite(values)])
+        if len(found) <= _MOST_CLASSES and np.all(found == np.rint(found)):
+            return "\n".join([*lines, f"values = [{', '.join(_quoted(str(int(v))) for v in found)}]", ""])
     if values.dtype == np.float64:
         if not from_data:
             return "\n".join([*lines, "# minimum = ", "# maximum = ", ""])

@@ -1,6 +1,7 @@
 """An algorithm from plain numbers: each setting goes to the field of that name, of the algorithm or its mechanism.
 
-What is left open follows from public facts by these rules, with B the largest party, w a record's weight, c1 the loss's
+Without a name the algorithm and all its settings are chosen by `coterie.rules`. Of a named one, what is left open
+follows from public facts by these rules, with B the largest party, w a record's weight, c1 the loss's
 smoothness, X the row norm, d the features and V a party's neighbours:
 
     coupling   2 eta V = 2 B w c1 X^2 / d, twice the average curvature of a party's own records, and more where
@@ -18,14 +19,16 @@ from typing import Any
 
 import scipy.sparse
 
+from coterie import rules
 from coterie.algorithms import ALGORITHMS, Algorithm
+from coterie.algorithms.averaging import Averaging
 from coterie.algorithms.penalty_perturbed import EdgewiseADMM
 from coterie.channels import Channel
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
 from coterie.privacy.mechanisms import Mechanism
-from coterie.problems import Penalty, Problem
+from coterie.problems import Penalty, Problem, Squared
 from coterie.schedules import Schedule
 from coterie.selection import Selection, Walk
 from coterie.spec import keys
@@ -33,14 +36,64 @@ from coterie.spec.names import CHANNELS, SELECTIONS, one_of
 from coterie.spec.reading import AlgorithmSection, PrivacySection
 from coterie.topology import Topology
 
+_NUMBERS = ("penalty", "step", "clip")
 _NOISE = ("noise_multiplier", "noise_rate", "step_epsilon")
 _HIDDEN = ("mechanism", "as_published")  # papers' slips stay within Python
 
 
 def make_algorithm(
     section: AlgorithmSection, problem: Problem, facts: Facts, topology: Topology, privacy: PrivacySection
+) -> tuple[Algorithm, int]:
+    """The algorithm, its noise perhaps still to be calibrated, and its number of rounds."""
+    if section.name is None:
+        return _chosen(section, problem, facts, topology, privacy)
+    assert section.rounds is not None
+    return _named(section, section.name, problem, facts, topology, privacy, section.rounds), section.rounds
+
+
+def _chosen(
+    section: AlgorithmSection, problem: Problem, facts: Facts, topology: Topology, privacy: PrivacySection
+) -> tuple[Algorithm, int]:
+    """By the rules that the estimators follow."""
+    if privacy.epsilon is None:
+        raise InputError("privacy: key 'epsilon' is missing; an algorithm without a name is chosen by it")
+    given = section.settings
+    if isinstance(problem.loss, Squared) and "clip" not in given:
+        raise InputError("algorithm: key 'clip' is missing; slopes of the loss 'squared' have no bound of their own")
+    positive = {name: keys.positive(f"algorithm.{name}", given[name]) for name in _NUMBERS if name in given}
+    situation = rules.Situation(
+        problem=problem,
+        facts=facts,
+        topology=topology,
+        trust=privacy.trust or "none",
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        unit=privacy.unit,
+        records_per_person=privacy.records_per_person,
+        clip=positive.get("clip"),
+        hardened=keys.boolean("algorithm.hardened", given.get("hardened", False)),
+    )
+    averaging = given.get("averaging")
+    settled = rules.Open(
+        rounds=section.rounds,
+        averaging=None if averaging is None else one_of("algorithm.averaging", averaging, typing.get_args(Averaging)),
+        penalty=positive.get("penalty"),
+        step=positive.get("step"),
+    )
+    return rules.choose(situation, settled)
+
+
+def _named(
+    section: AlgorithmSection,
+    name: str,
+    problem: Problem,
+    facts: Facts,
+    topology: Topology,
+    privacy: PrivacySection,
+    n_rounds: int,
 ) -> Algorithm:
-    cls = ALGORITHMS[section.name]
+    cls = ALGORITHMS[name]
     hints = _field_types(cls)
     mechanism_cls = _mechanism_class(hints["mechanism"], section.settings)
     mechanism_hints = _field_types(mechanism_cls)
@@ -53,10 +106,10 @@ def make_algorithm(
         for name, value in section.settings.items()
         if name != "mechanism"
     }
-    rules = _Rules(problem, facts, topology, privacy, section.rounds)
+    open_settings = _Rules(problem, facts, topology, privacy, n_rounds)
     if cls is EdgewiseADMM:
-        return _edgewise(given, rules)
-    wanted = {**rules.defaults(cls, own, ours, given), **given}
+        return _edgewise(given, open_settings)
+    wanted = {**open_settings.defaults(cls, own, ours, given), **given}
     if "penalty" in hints and Penalty in _alternatives(hints["penalty"]):
         own, wanted = {**own, "penalty": Penalty}, {**wanted, "penalty": problem.penalty}
     if "channel" in own and "channel" not in wanted:
@@ -218,11 +271,11 @@ class _Rules:
         return Walk(seed=None, most_visits=2 * -(-self.n_rounds // self.facts.n_parties))
 
 
-def _edgewise(given: dict[str, Any], rules: _Rules) -> Algorithm:
+def _edgewise(given: dict[str, Any], settled: _Rules) -> Algorithm:
     if "penalty" in given:
         raise InputError("algorithm.penalty: an edgewise algorithm takes edge_penalty, one number per edge")
-    n_edges = len(rules.topology.edges)
-    edges = given.get("edge_penalty", (rules.coupling * rules.facts.n_parties / (4 * max(n_edges, 1)),) * n_edges)
+    n_edges = len(settled.topology.edges)
+    edges = given.get("edge_penalty", (settled.coupling * settled.facts.n_parties / (4 * max(n_edges, 1)),) * n_edges)
     noise = {name: given[name] for name in _NOISE if name in given} or {"noise_multiplier": Schedule(1.0)}
-    made = EdgewiseADMM.with_edges(rules.topology, edges, dual_step=given.get("dual_step", min(edges)), **noise)
+    made = EdgewiseADMM.with_edges(settled.topology, edges, dual_step=given.get("dual_step", min(edges)), **noise)
     return dataclasses.replace(made, averaging=given.get("averaging", made.averaging))

@@ -1,4 +1,4 @@
-"""Settings that the user of an estimator leaves open: a few rules in public facts, good for census and heart data.
+"""Settings that users of estimators and specs leave open: a few rules in public facts, good for census and heart data.
 
     m   Gaussian multiplier that would spend the whole (epsilon, delta) in one release, times records per person
     G   how far one unit of privacy can move the summed gradient        X   row-norm bound
@@ -18,7 +18,7 @@ exceed 2/S, so they come in length * S / 1.5 rounds, from 20 to 1000.
 noise, and 1.2 times a record's curvature times the highest Renyi order that counts, m sqrt(2 ln 1/delta), against the
 Jacobian.
 
-A planner may replace this module: `choose` is all that estimators call.
+A planner may replace this module: `choose` is all that estimators and specs call.
 """
 
 import dataclasses
