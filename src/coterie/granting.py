@@ -28,9 +28,12 @@ class Granting:
     @functools.cached_property
     def kinds(self) -> tuple[np.ndarray, list[int]]:
         """The kind of every party, and one party of each kind: parties of one kind get the same grants."""
-        columns = [self.facts.sizes, self.topology.degrees]
+        degrees, columns = self.topology.degrees, []
         for schedule in self.algorithm.mechanism.schedules().values():
             columns += [value for value in (schedule.start, schedule.ratio) if isinstance(value, tuple)]
+        if not columns and self.facts.smallest == self.facts.largest and (degrees == degrees[0]).all():
+            return np.zeros(self.facts.n_parties, int), [0]
+        columns += [self.facts.sizes, degrees]
         _, first, kind = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
         return kind.ravel(), first.tolist()
 

@@ -20,12 +20,12 @@ class Shard:
     weight: np.ndarray
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
+        for name in ("X", "y", "weight"):
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray) and value.flags.writeable:
                 read_only = value.view()
                 read_only.setflags(write=False)
-                object.__setattr__(self, field.name, read_only)
+                object.__setattr__(self, name, read_only)
 
     def __repr__(self) -> str:  # shapes only: a shard must not end up in a log
         return f"Shard(X: {self.X.shape}, y: {self.y.shape}, weight: {self.weight.shape})"
@@ -127,6 +127,8 @@ class Federation:
         order = np.argsort(party_of_row, kind="stable")
         sizes = np.bincount(party_of_row, minlength=len(party_names))
         X, y, weight = X[order], y[order], weight[order]
+        for array in (X, y, weight):
+            array.setflags(write=False)  # of a million shards none has to do it again
         ends = np.cumsum(sizes)
         pieces = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         facts = Facts(

@@ -1,12 +1,14 @@
 """Run a whole plan in one process, a block of rounds at a time on the device."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from coterie.data.federation import Federation
+from coterie.engines import people
 from coterie.engines.buckets import make_buckets
 from coterie.engines.inputs import Inputs
 from coterie.engines.rounds import Program, compiled
@@ -56,7 +58,9 @@ class _Run:
         self.n_parties, self.d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
         self.block = max(1, -(-plan.n_rounds // BLOCKS))
         self.inputs = Inputs(plan, source, repeats, impairments, self.d, self.block)
-        self.records = make_buckets(plan.problem, federation.shards)
+        self.people = people.fits(plan, impairments)
+        buckets = make_buckets(plan.problem, federation.shards)
+        self.records: Any = people.rows(buckets[0]) if self.people else buckets
         # what counts for a party that is silent: its last release, or what it last put into a sum
         self.remembers = impairments is not None or (self.inputs.works is not None and plan.algorithm.absent_stays)
 
@@ -64,11 +68,12 @@ class _Run:
         plan, n_rounds = self.plan, self.plan.n_rounds
         records, table = jax.device_put((self.records, plan.grant_table()))
         silence = jnp.zeros((self.n_parties, self.d)) if self.remembers else ()
-        state = jax.tree.map(
-            lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)),
-            (*plan.algorithm.init(plan.topology, self.d), silence),
-        )
-        advance = compiled(Program.of(plan, self.repeats, self.block, self.remembers))
+        public, private = plan.algorithm.init(plan.topology, self.d)
+        program, compile_rounds = Program.of(plan, self.repeats, self.block, self.remembers), compiled
+        if self.people:
+            private, compile_rounds = people.first_states(self.n_parties, self.d), people.compiled
+        state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), (public, private, silence))
+        advance = compile_rounds(program)
         done: list[np.ndarray] = []
         try:
             for start in range(0, n_rounds, self.block):

@@ -64,9 +64,9 @@ class Problem:
         """The same problem with the part of the penalty that one party carries."""
         return dataclasses.replace(self, penalty=self.penalty.scaled(1 / n_parties))
 
-    def records(self, shard: Any) -> Records:
-        """A party's shard with all weights folded into one column (NumPy)."""
-        weight = shard.weight * self.weight_of_one_record(len(shard.y))
+    def records(self, shard: Any, *, size: int | None = None) -> Records:
+        """A party's shard with all weights folded into one column (NumPy); or several shards of one `size`, pooled."""
+        weight = shard.weight * self.weight_of_one_record(len(shard.y) if size is None else size)
         if self.class_weight is not None:
             weight = weight * np.asarray(self.class_weight)[shard.y.astype(int)]
         return Records(shard.X, shard.y, weight)

@@ -1,0 +1,80 @@
+"""Rounds of broadcast-noised ADMM among people with one record each, with a number instead of a vector for a state.
+
+What is computed is what `rounds` computes, in another order (`proximal_grants.advance_people`); a round reads
+everybody's row twice and writes nothing as large. Rows that are exact in single precision are kept in it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.algorithms import BroadcastNoisedADMM
+from coterie.engines.inputs import RoundInputs
+from coterie.engines.rounds import Program
+from coterie.impairments import Impairments
+from coterie.plan import Plan
+from coterie.privacy.proximal_grants import People, PeopleStates, advance_people
+from coterie.privacy.release import unit_noise
+from coterie.problems.local import Records
+from coterie.selection import All
+
+
+def fits(plan: Plan, impairments: Impairments | None) -> bool:
+    """People with one record and one score, all at work in every round, under the same grant."""
+    index = plan.issued[1]
+    return (
+        type(plan.algorithm) is BroadcastNoisedADMM
+        and isinstance(plan.algorithm.selection, All)
+        and impairments is None
+        and plan.facts.largest == 1
+        and plan.problem.loss.n_outputs == 1
+        and bool(np.all(index == index[:, :1]))
+    )
+
+
+def rows(records: Records) -> People:
+    """From the engine's only bucket, (n_people, 1, ...)."""
+    X, y, weight = (column[:, 0] for column in records)
+    square = np.einsum("ij,ij->i", X, X)
+    single = X.astype(np.float32)
+    return People(single if np.array_equal(single, X) else X, y, weight, square)
+
+
+def first_states(n_people: int, d: int) -> PeopleStates:
+    """All zero, as `BroadcastNoisedADMM.init` has them."""
+    return PeopleStates(jnp.zeros(d), jnp.zeros(n_people))
+
+
+@functools.lru_cache(maxsize=32)
+def compiled(program: Program) -> Callable[..., Any]:
+    return jax.jit(functools.partial(_advance, program), donate_argnums=0)
+
+
+def _advance(program: Program, state, people: People, table, start, count, inputs: RoundInputs):
+    """`count` rounds from `start` on: the state after them and what was released."""
+    problem = program.problem.share(len(program.sizes))
+    out = jnp.zeros((program.repeats, program.block, 1, program.d))
+
+    def one_round(k, carry):
+        state, out = carry
+        now = jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
+        scales = jax.tree.map(lambda column: column[now.grant[0]], table)
+        grant = jax.tree.unflatten(program.grant, jax.tree.leaves(scales))
+        each = functools.partial(_round, program, problem, people, grant, start + k)
+        state, released = jax.vmap(each)(state, unit_noise(*now.noise))
+        return state, out.at[:, k].set(released)
+
+    return jax.lax.fori_loop(0, count, one_round, (state, out))
+
+
+def _round(program: Program, problem, people: People, grant, t, state, noise):
+    algorithm: Any = program.algorithm
+    public, states, silence = state
+    centre = algorithm.inbox(t, public, program.topology)[0]  # everybody hears the same
+    states, contribution = advance_people(grant, problem, people, centre=centre, states=states)
+    total = algorithm.channel.aggregate(contribution, grant, noise).value
+    return (algorithm.combine(t, public, total, program.topology), states, silence), total[None]

@@ -1,0 +1,84 @@
+"""People with one record each: the engine's short way gives what the general one gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from coterie.algorithms import fixed_point_admm
+from coterie.channels import Curator, SecureSum
+from coterie.data import Federation
+from coterie.engines import in_process, people
+from coterie.engines.in_process import run
+from coterie.plan import Plan
+from coterie.privacy.noise import Seeded
+from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
+from coterie.selection import Sample
+
+N, D = 40, 5
+RNG = np.random.default_rng(3)
+X, SCORE = RNG.normal(size=(N, D)), RNG.normal(size=N)
+
+
+def federation(loss, X=X):
+    two = isinstance(loss, (Logistic, HuberisedHinge))
+    labels = {"labels": (0, 1)} if two else {"label_bound": 2.0}
+    y = (SCORE > 0).astype(int) if two else SCORE
+    weights = RNG.uniform(0.2, 1.0, size=N)
+    return Federation.from_arrays(
+        X, y, parties=np.arange(N), min_records=1, row_norm=1.5, sample_weight=weights, **labels
+    )
+
+
+def make_plan(loss, data, *, channel, penalty, clip, rounds=6, relaxation=0.5, spread_l2=False, **more):
+    algorithm = fixed_point_admm(
+        channel=channel, penalty=penalty, step=1.3, noise_multiplier=2.0, clip=clip, relaxation=relaxation, **more
+    )
+    mechanism = dataclasses.replace(algorithm.mechanism, spread_l2=spread_l2)
+    algorithm = dataclasses.replace(algorithm, mechanism=mechanism)
+    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    return Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=rounds, adjacency="replace-one")
+
+
+CASES = [
+    (Logistic(), {"channel": Curator(), "penalty": L2(1.0), "clip": None}),
+    (Logistic(), {"channel": SecureSum(), "penalty": L2(0.0), "clip": 0.3}),
+    (Logistic(), {"channel": Curator(), "penalty": L2(2.0), "clip": None, "relaxation": 0.8, "spread_l2": True}),
+    (HuberisedHinge(0.3), {"channel": Curator(), "penalty": ElasticNet(0.5, 0.2), "clip": None}),
+    (Huber(0.7), {"channel": Curator(), "penalty": L2(1.0), "clip": None}),
+    (Squared(), {"channel": Curator(), "penalty": ElasticNet(0.0, 0.3), "clip": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("loss", "settings"), CASES, ids=lambda c: type(c).__name__)
+def test_it_releases_what_the_general_way_releases(loss, settings, monkeypatch):
+    data = federation(loss)
+    plan = make_plan(loss, data, **settings)
+    assert people.fits(plan, None)
+    short = run(plan, data, noise=Seeded(1), repeats=2).releases
+    monkeypatch.setattr(in_process.people, "fits", lambda plan, impairments: False)
+    general = run(plan, data, noise=Seeded(1), repeats=2).releases
+    np.testing.assert_allclose(short, general, rtol=1e-10, atol=1e-10)
+
+
+def test_rows_are_kept_in_single_precision_only_where_that_loses_nothing():
+    exact = np.asarray(0.2 * X, np.float32).astype(float)
+    kept = people.rows(in_process.make_buckets(PROBLEM, federation(Logistic(), exact).shards)[0])
+    assert kept.X.dtype == np.float32
+    assert np.array_equal(kept.X, exact)
+    longer = people.rows(in_process.make_buckets(PROBLEM, federation(Logistic(), 0.2 * X).shards)[0])
+    assert longer.X.dtype == np.float64
+
+
+PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+
+
+def test_a_sample_and_parties_with_several_records_go_the_general_way():
+    data = federation(Logistic())
+    sampled = make_plan(
+        Logistic(), data, channel=Curator(), penalty=L2(1.0), clip=None, selection=Sample(count=5, seed=0)
+    )
+    assert not people.fits(sampled, None)
+    larger = Federation.from_arrays(X, (SCORE > 0).astype(int), parties=np.arange(N) // 2, labels=(0, 1))
+    plan = make_plan(Logistic(), larger, channel=Curator(), penalty=L2(1.0), clip=None)
+    assert not people.fits(plan, None)
