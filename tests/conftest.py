@@ -4,6 +4,8 @@ import os
 
 # the tests compile hundreds of small programs and run each once, so optimised machine code would not pay
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# and none of them may depend on what an earlier run has left behind
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 import jax
 from hypothesis import settings

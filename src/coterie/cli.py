@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.commands import audit, certificate, cite, datasets, run, schema
+from coterie.commands import audit, certificate, cite, datasets, reproduce, run, schema
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -122,6 +122,7 @@ def errata(
 
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
+app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=cite.EXAMPLES)(cite.cite)
 app.command(epilog=datasets.EXAMPLES)(datasets.datasets)
 app.add_typer(schema.app, name="schema")

@@ -5,8 +5,13 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def shown_progress(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """A callback (done, total) that draws a bar, or None when nothing may be drawn."""
+def shown_progress(
+    what: str, *, quiet: bool = False, estimate_over: float = 30.0
+) -> Iterator[Callable[[int, int], None] | None]:
+    """A callback (done, total) that draws a bar, or None when nothing may be drawn.
+
+    The time left is estimated from the last `estimate_over` seconds.
+    """
     if quiet:
         yield None
         return
@@ -14,6 +19,6 @@ def shown_progress(what: str, *, quiet: bool = False) -> Iterator[Callable[[int,
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=estimate_over) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -51,8 +51,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("loss", "settings"), CASES, ids=lambda c: type(c).__name__)
-def test_it_releases_what_the_general_way_releases(loss, settings, monkeypatch):
-    data = federation(loss)
+@pytest.mark.parametrize("rows", [X, np.asarray(0.2 * X, np.float32).astype(float)], ids=["double", "single"])
+def test_it_releases_what_the_general_way_releases(loss, settings, rows, monkeypatch):
+    data = federation(loss, rows)
     plan = make_plan(loss, data, **settings)
     assert people.fits(plan, None)
     short = run(plan, data, noise=Seeded(1), repeats=2).releases

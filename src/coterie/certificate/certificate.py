@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.certificate.markdown import as_markdown
 from coterie.certificate.software import software
-from coterie.certificate.statements import Declared, Past, statements, void_reasons
+from coterie.certificate.statements import EXECUTION, Declared, Past, statements, void_reasons
 from coterie.errors import AuditError, InputError
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
@@ -37,21 +37,24 @@ def make_certificate(
     past: Past = (),
     tuning: str | None = None,
     audit: dict[str, Any] | None = None,
+    engine: str = "in-process",
 ) -> "Certificate":
     """The certificate of one run of `plan`.
 
     reproducible: the noise came from a seed, so nothing is private.
     past: (description, epsilon, delta) of what was released from the same data before; the total is stated.
-    tuning: what choosing the settings cost, in words. audit: results of an audit, as plain JSON values.
+    tuning: what choosing the settings cost, in words. audit: results of an audit, as plain JSON values. engine: what
+    carried the plan out.
     """
     check_delta(delta)
     if not isinstance(tuning, (str, type(None))) or not isinstance(audit, (dict, type(None))):
         raise InputError(
             f"tuning, audit: got {_short(tuning)}, {_short(audit)}; a text and a table, or None, are needed"
         )
-    declared = Declared(
-        delta, bool(reproducible), _checked_rounds(plan, rounds_done), _checked_past(past), tuning, audit
-    )
+    if engine not in EXECUTION:
+        raise InputError(f"engine: got {engine!r}; one of {', '.join(EXECUTION)} is needed")
+    rounds_done = _checked_rounds(plan, rounds_done)
+    declared = Declared(delta, bool(reproducible), rounds_done, _checked_past(past), tuning, audit, engine)
     document = {
         "format": FORMAT,
         **statements(plan, declared),
@@ -173,6 +176,7 @@ class Certificate:
             past=past,
             tuning=document["tuning"],
             audit=audit if isinstance(audit, dict) else None,
+            engine=document["execution"]["engine"],
         )
 
     def _unchecked(self) -> list[str]:

@@ -30,7 +30,7 @@ def as_markdown(document: dict[str, Any]) -> str:
             ("unit of privacy", guarantee["unit_of_privacy"]),
             ("neighbouring data", f"{guarantee['adjacency']}; {guarantee['neighbouring_data']}"),
             ("trust model", f"{trust['model']} ({trust['channel']}): {trust['who_is_trusted']}"),
-            ("execution", document["execution"]),
+            ("execution", f"{document['execution']['engine']}: {document['execution']['what']}"),
             ("mechanism", f"{mechanism['algorithm']}: {mechanism['mechanism']}, noise: {mechanism['noise']}"),
             ("accountant", f"{accountant['used']}: {accountant['how']}"),
             ("randomness", randomness["source"]),

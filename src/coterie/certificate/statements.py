@@ -40,10 +40,12 @@ _TRUST = {
     ),
     Token: ("local at the level of parties", "whoever holds the token noises what it hands on; nobody else is trusted"),
 }
-_IN_PROCESS = (
-    "in-process: one process held the records of all parties and carried out everybody's steps; the losses are those "
-    "of the protocol it simulates, against people who see what is listed and do not own that process"
-)
+EXECUTION = {
+    "in-process": "one process held the records of all parties and carried out everybody's steps; the losses are those "
+    "of the protocol it simulates, against people who see what is listed and do not own that process",
+    "mpi": "the processes of one cluster held the records of all parties, each those of its own; the losses are those "
+    "of the protocol they simulate, against people who see what is listed and do not own the cluster",
+}
 _ACCOUNTANTS = {
     "pure": "sum of the pure losses of all releases",
     "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
@@ -76,6 +78,7 @@ class Declared(NamedTuple):
     past: Past
     tuning: str | None
     audit: dict[str, Any] | None
+    engine: str
 
 
 def number(value: float) -> float | str:
@@ -99,7 +102,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         },
         "views": views,
         "trust_model": _trust(plan.algorithm.channel),
-        "execution": _IN_PROCESS,
+        "execution": {"engine": declared.engine, "what": EXECUTION[declared.engine]},
         "mechanism": _mechanism(plan),
         "accountant": _accountant(plan, declared.delta, epsilon),
         "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},

@@ -1,6 +1,8 @@
 """`coterie run`: one spec, one run, one directory."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,13 +28,15 @@ def run(
     audit: Annotated[
         bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
+    engine: Annotated[str | None, typer.Option(help="in-process or mpi, whatever the spec says.")] = None,
     json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
 ) -> None:
     """Learn one model from what a spec names, and certify its privacy loss.
 
     The directory holds the spec, the plan, the transcript, the certificate, the model and a log; it appears complete or
     not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by
-    Ctrl-C (what was released is kept, and charged in full).
+    Ctrl-C (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run spec.toml --engine
+    mpi.
     """
     from coterie.rundir import check_free, unused
 
@@ -41,16 +45,27 @@ def run(
         check_free(directory)
 
     from coterie.progress import shown_progress
-    from coterie.spec import execute, prepare, read_spec
+    from coterie.spec import Outcome, execute, prepare, read_spec
 
-    prepared = prepare(read_spec(spec))
+    content = read_spec(spec, engine=engine)
+    carry_out: Callable[..., Outcome | None] = execute
+    if content.engine.name == "mpi":
+        from coterie.spec.cluster import execute_on_cluster, is_first
+
+        carry_out = execute_on_cluster
+        json_line = json_line or not is_first()  # nobody but the first process speaks
+    prepared = prepare(content)
     if plan_only:
         _print_plan(prepared, json_line)
         return
     found = _audited(prepared.plan, quiet=json_line) if audit else None
     with shown_progress("training", quiet=json_line) as progress:
-        outcome = execute(prepared, progress=progress, audit=found)
+        outcome = carry_out(prepared, progress=progress, audit=found)
+    if outcome is None:
+        return
     outcome.write(directory)
+    if content.engine.checkpoint is not None:
+        shutil.rmtree(content.engine.checkpoint)  # it holds the key of the noise
     if json_line:
         typer.echo(json.dumps({**outcome.summary(), "directory": str(directory)}))
     else:

@@ -10,6 +10,7 @@ import numpy as np
 from coterie.data.federation import Federation
 from coterie.engines import people
 from coterie.engines.buckets import make_buckets
+from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.inputs import Inputs
 from coterie.engines.rounds import Program, compiled
 from coterie.errors import InputError, LocalSolveError
@@ -41,7 +42,7 @@ def run(
         raise InputError(f"impairments: got {impairments}; {type(plan.algorithm).__name__} needs every message")
     plan.check_flow()
     source = SystemEntropy() if noise is None else noise
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), kept_compilations():
         return _Run(plan, federation, source, repeats, impairments).go(progress)
 
 

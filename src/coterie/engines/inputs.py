@@ -6,8 +6,10 @@ import numpy as np
 
 from coterie.impairments import Impairments
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource
+from coterie.privacy.noise import NoiseSource, draw_many
 from coterie.selection import Walk, participants
+
+MOST_SHARE = 0.5  # of the parties at work, up to which it pays to pick them out
 
 
 class RoundInputs(NamedTuple):
@@ -15,8 +17,8 @@ class RoundInputs(NamedTuple):
 
     grant: Any  # (rounds or 1, n_parties) which row of the plan's table of grants
     delivery: Any  # impairments
-    who: Any  # (rounds, repeats, width) those who work and are heard one by one; n_parties is nobody
-    works: Any  # (rounds, repeats, n_parties) those who work and enter a sum
+    who: Any  # (rounds, repeats, width) those who work, where only they are computed; n_parties is nobody
+    works: Any  # (rounds, repeats, n_parties) those who work and enter a sum, where everybody is computed
     with_data: Any  # (rounds, repeats, width) 0 where one of those works without its records, else 1
     noise: Any  # pair of (rounds, repeats, rows, d)
 
@@ -43,10 +45,16 @@ class Inputs:
             tables = [plan.participation]
         else:
             return None, None, None
-        if plan.algorithm.channel.aggregates:
+        aggregates = plan.algorithm.channel.aggregates
+        most = max(int(table.sum(axis=1).max()) for table in tables)
+        if aggregates and (plan.algorithm.absent_stays or most > MOST_SHARE * plan.facts.n_parties):
             return None, np.stack(tables, axis=1), None
-        found = np.stack([participants(table) for table in tables], axis=1)
-        return np.broadcast_to(found, (n_rounds, repeats, plan.release_width)), None, None
+        found = [participants(table) for table in tables]
+        # in steps, or every draw of a secret selection would be compiled anew
+        width = min(plan.facts.n_parties, 16 * (most // 16 + 1)) if aggregates else plan.release_width
+        nobody = np.full((n_rounds, width), plan.facts.n_parties)
+        found = np.stack([np.concatenate([who, nobody], axis=1)[:, :width] for who in found], axis=1)
+        return np.broadcast_to(found, (n_rounds, repeats, width)), None, None
 
     def block(self, start: int, count: int) -> RoundInputs:
         """Of `count` rounds, in arrays of one fixed length so that nothing is compiled twice."""
@@ -68,20 +76,22 @@ class Inputs:
 
     def _noise(self, start: int, count: int, who: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         plan = self.plan
+        if plan.algorithm.channel.aggregates:
+            who = None  # the noise is the sum's
         n_rows = plan.algorithm.channel.noise_rows(plan.facts.n_parties) if who is None else who.shape[2]
         law, purposes = plan.algorithm.mechanism.law, type(plan.issued[0][0]).purposes
+        who = np.broadcast_to(np.arange(n_rows), (count, self.repeats, n_rows)) if who is None else who[:count]
+        somebody = np.nonzero(who < plan.facts.n_parties)
+        k, repeat, _ = somebody
+        keys = list(zip(repeat.tolist(), who[somebody].tolist(), (start + k).tolist(), strict=True))
         drawn = []
         for purpose in ("release", "output"):
             if law is None or purpose not in purposes:
                 drawn.append(np.zeros((self.length, self.repeats, n_rows, 1)))  # broadcasts against anything
                 continue
             noise = np.zeros((self.length, self.repeats, n_rows, self.d))
-            for k, repeat, row in np.ndindex(count, self.repeats, n_rows):
-                party = row if who is None else int(who[k, repeat, row])
-                if party < plan.facts.n_parties:
-                    noise[k, repeat, row] = self.source.draw(
-                        law, self.d, repeat=repeat, party=party, t=start + k, purpose=purpose
-                    )
+            if keys:
+                noise[somebody] = draw_many(self.source, law, self.d, keys, purpose)
             drawn.append(noise)
         return drawn[0], drawn[1]
 

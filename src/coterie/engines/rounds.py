@@ -18,6 +18,7 @@ from coterie.engines.inputs import RoundInputs
 from coterie.impairments import ImpairedTopology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
+from coterie.problems import shared
 from coterie.problems.problem import Problem
 from coterie.topology import Topology
 
@@ -90,20 +91,24 @@ class Rounds:
         public, private, last = state
         noise = unit_noise(*now.noise)
         inbox = jax.vmap(lambda pub: algorithm.inbox(t, pub, topology))(public)
-        if now.who is not None:
-            private, values = self._some(now, records, scales, private, inbox, noise)
-            received, released = jax.vmap(Heard)(now.who, values), values
-        elif algorithm.channel.aggregates:
-            after, parts = self._everybody(records, scales, private, inbox, None)
-            if now.works is not None:
-                works = jnp.broadcast_to(now.works, (self.repeats, self.n_parties))
-                after = _where(works, after, private)
-                absent = last if self.remembers else jax.tree.map(jnp.zeros_like, parts.value)
-                parts = jax.tree.map(lambda new: jnp.where(works[..., None], new, absent), parts)
-                last = parts.value if self.remembers else last
-            private, grant = after, self._grant(jax.tree.map(lambda s: s[0], scales))
+        if algorithm.channel.aggregates:
+            if now.who is not None:
+                private, parts = self._some(now, records, scales, private, inbox, None)
+            else:
+                after, parts = self._everybody(records, scales, private, inbox, None)
+                if now.works is not None:
+                    works = jnp.broadcast_to(now.works, (self.repeats, self.n_parties))
+                    after = _where(works, after, private)
+                    absent = last if self.remembers else jax.tree.map(jnp.zeros_like, parts.value)
+                    parts = jax.tree.map(lambda new: jnp.where(works[..., None], new, absent), parts)
+                    last = parts.value if self.remembers else last
+                private = after
+            grant = self._grant(jax.tree.map(lambda s: s[0], scales))
             total = jax.vmap(lambda part, n: algorithm.channel.aggregate(part, grant, n))(parts, noise)  # type: ignore[attr-defined]
             received, released = total.value, total.value[:, None]
+        elif now.who is not None:
+            private, outs = self._some(now, records, scales, private, inbox, noise)
+            received, released = jax.vmap(Heard)(now.who, outs.value), outs.value
         else:
             private, outs = self._everybody(records, scales, private, inbox, noise)
             received = outs.value
@@ -147,7 +152,7 @@ class Rounds:
             after, everything = self._everybody(records, scales, private, inbox, everyone, with_data)
             works = jax.vmap(lambda places: jnp.zeros(self.n_parties, bool).at[places].set(True))(who)
             private, outs = _where(works, after, private), of_those(everything)
-        return private, jnp.where(somebody[..., None], outs.value, 0.0)
+        return private, jax.tree.map(lambda a: jnp.where(somebody[..., None], a, 0.0), outs)
 
     def _local(self, scales, records, private, inbox, noise, with_data=None):
         if with_data is not None:  # records without weight say nothing
@@ -174,9 +179,14 @@ class Rounds:
             records,
             *(party_first(tree) for tree in (private, inbox, noise, with_data)),
         )
-        batch = max(1, BATCH_ELEMENTS // (records.X[0].size * self.repeats))
-        at_once = batch >= len(parties)
-        mapped = jax.vmap(one_party)(args) if at_once else jax.lax.map(one_party, args, batch_size=batch)
+        batch = BATCH_ELEMENTS // (records.X[0].size * self.repeats)
+        if batch <= 1 or shared.applies(self.problem.loss, self.problem.penalty, records.X[0]):
+            # matrix products of parties at once are slower than one after another
+            mapped = jax.lax.map(one_party, args)
+        else:
+            mapped = (
+                jax.vmap(one_party)(args) if batch >= len(parties) else jax.lax.map(one_party, args, batch_size=batch)
+            )
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), mapped)
 
 

@@ -10,7 +10,7 @@ draw, rounded, which has nearly that law and is for research only.
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ Law = Literal["gaussian", "gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output"]
 LAWS: tuple[Law, ...] = ("gaussian", "gamma-sphere", "discrete-gaussian")
 _PURPOSE_KEY = {"release": 0, "output": 1}
+Key = tuple[int, int, int]  # repeat, party, round
 
 
 class NoiseSource(Protocol):
@@ -49,11 +50,16 @@ class Seeded:
             raise InputError(f"seed: got {self.seed!r}; an integer >= 0 is needed")
 
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
-        key = (repeat, party, t, _PURPOSE_KEY[purpose])
-        generator = np.random.default_rng(np.random.SeedSequence(int(self.seed), spawn_key=key))
+        return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
+
+    def draw_block(self, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
+        uniform = np.empty((len(keys), _uniforms(law, d)))
+        for row, key in zip(uniform, keys, strict=True):  # a stream for each key: whoever asks, and in whatever order
+            sequence = np.random.SeedSequence(int(self.seed), spawn_key=(*key, _PURPOSE_KEY[purpose]))
+            np.random.Generator(np.random.PCG64(sequence)).random(out=row)
         if law == "discrete-gaussian":  # not the exact law: a seed keeps nothing secret anyway
-            return np.rint(_normal(d, generator.random) * STEPS_PER_STD) / STEPS_PER_STD
-        return _draw(law, d, generator.random)
+            return np.rint(_shape("gaussian", d, uniform) * STEPS_PER_STD) / STEPS_PER_STD
+        return _shape(law, d, uniform)
 
     def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
         # no draw has so short a key
@@ -73,9 +79,12 @@ class SystemEntropy:
         self._stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
 
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
+        return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
+
+    def draw_block(self, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
         if law == "discrete-gaussian":
-            return unit_steps(d) / STEPS_PER_STD
-        return _draw(law, d, self._uniform)
+            return unit_steps(len(keys) * d).reshape(len(keys), d) / STEPS_PER_STD
+        return _shape(law, d, self._uniform(len(keys) * _uniforms(law, d)).reshape(len(keys), -1))
 
     def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
         return self._uniform
@@ -87,17 +96,30 @@ class SystemEntropy:
         return (words >> np.uint64(11)) * 2.0**-53
 
 
-def _draw(law: Law, d: int, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
+def draw_many(source: NoiseSource, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
+    """`source.draw` for each of the keys, one a row; in one go where the source can."""
+    if isinstance(source, (Seeded, SystemEntropy)):
+        return source.draw_block(law, d, keys, purpose)
+    return np.stack([source.draw(law, d, repeat=r, party=i, t=t, purpose=purpose) for r, i, t in keys])
+
+
+def _uniforms(law: Law, d: int) -> int:
+    """How many numbers in [0, 1) one draw takes."""
+    return 2 * d if law == "gamma-sphere" else d
+
+
+def _shape(law: Law, d: int, uniform: np.ndarray) -> np.ndarray:
+    """Rows of independent numbers in [0, 1), as draws of the law."""
     if law == "gaussian":
-        return _normal(d, uniform)
+        return _normal(uniform)
     if law == "gamma-sphere":
-        direction = _normal(d, uniform)
+        direction = _normal(uniform[:, :d])
         # Gamma(d, 1) is the sum of d unit exponentials
-        norm = -np.log1p(-uniform(d)).sum()
-        return norm * direction / np.linalg.norm(direction)
+        norm = -np.log1p(-uniform[:, d:]).sum(axis=1, keepdims=True)
+        return norm * direction / np.linalg.norm(direction, axis=1, keepdims=True)
     raise InputError(f"law: got {law!r}; one of {', '.join(LAWS)} is needed")
 
 
-def _normal(d: int, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
+def _normal(uniform: np.ndarray) -> np.ndarray:
     # the half step keeps 0 out and the minimum 1; 53 bits reach |z| = 8.2, beyond any delta in use
-    return ndtri(np.minimum(uniform(d) + 2.0**-54, 1 - 2.0**-53))
+    return ndtri(np.minimum(uniform + 2.0**-54, 1 - 2.0**-53))

@@ -130,8 +130,9 @@ def advance_people(
     loss, scales = grant.priced(problem).loss, grant._issued()  # pyright: ignore[reportPrivateUsage]
     total, shrink = scales.curvature + scales.l2, 1 + scales.l2 / scales.curvature
     point = 2 * centre - states.common
-    # multiplied and summed, not a matrix product: it then reads rows of single precision once, and adds up in double
-    score = jnp.sum(people.X * point[None], axis=1) - states.share * people.square
+    # multiplied and summed, not a matrix product: rows of single precision are read once, and added up in double
+    rows = people.X.astype(point.dtype)
+    score = jnp.sum(rows * point[None], axis=1) - states.share * people.square
     start, stiffness = score * (scales.curvature / total), people.weight * people.square / total
     slope, off = jax.vmap(lambda y, s, k: slope_on_line(loss, y, start=s, stiffness=k))(people.y, start, stiffness)
     length = jnp.sqrt(people.square)
@@ -143,7 +144,7 @@ def advance_people(
     after = PeopleStates(
         states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
     )
-    moved = jnp.sum(people.X * after.share[:, None], axis=0)
+    moved = jnp.sum(rows * after.share[:, None], axis=0)
     return jax.tree.map(keep, after), contribute((len(people.y) * after.common + moved)[None])
 
 

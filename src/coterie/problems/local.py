@@ -12,14 +12,19 @@ search of Stella, Themelis, Sopasakis and Patrinos, 2017). Hence it cannot diver
 steps do; an accelerated gradient method takes over should they ever run out. With no `rest` this is damped Newton.
 
 The factorised Newton matrix is kept while it still halves the residual |f - T(f)|: a pass over the data costs d times
-less than a new Hessian.
+less than a new Hessian. Minimisations that are mapped (`jax.vmap`) over one party's records are solved together
+(`shared`), and each by itself only if one of them misses its tolerance that way.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 
+from coterie.problems import shared
 from coterie.problems.losses import Loss
 from coterie.problems.one_record import slope_at_minimum
 from coterie.problems.penalties import Penalty
@@ -67,11 +72,43 @@ def minimise(
         centre = (curvature * target - linear) / convexity
         slope, bound = slope_at_minimum(loss, X[0], y[0], weight[0], centre=centre, convexity=convexity)
         return centre - (weight[0] / convexity) * slope * X[0], bound
-    objective = _Objective(loss, penalty, records, linear, target, curvature)
-    state = objective.state(target, jnp.zeros((), jnp.int32))
-    state = _newton(objective, state, tolerance)
-    state = _accelerated_gradient(objective, state, tolerance)
+    if not shared.applies(loss, penalty, records.X):
+        return _minimise_alone(loss, penalty, records, shared.Pull(linear, target, curvature, tolerance))
+    pull = shared.Pull(*map(jnp.asarray, (linear, target, curvature, tolerance)))
+    return _batchable(loss, penalty)(Records(*map(jnp.asarray, records)), pull)
+
+
+def _minimise_alone(loss: Loss, penalty: Penalty, records: Records, pull: shared.Pull) -> tuple[jax.Array, jax.Array]:
+    objective = _Objective(loss, penalty, records, pull.linear, pull.target, pull.curvature)
+    state = objective.state(pull.target, jnp.zeros((), jnp.int32))
+    state = _newton(objective, state, pull.tolerance)
+    state = _accelerated_gradient(objective, state, pull.tolerance)
     return state.point, state.bound
+
+
+def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
+    """`_minimise_alone` with a rule of its own for many minimisations at once."""
+    alone = custom_vmap(functools.partial(_minimise_alone, loss, penalty))
+
+    @alone.def_vmap
+    def _together(n, batched, records: Records, pull: shared.Pull):
+        each = jax.vmap(
+            functools.partial(_minimise_alone, loss, penalty),
+            in_axes=jax.tree.map(lambda has_axis: 0 if has_axis else None, tuple(batched)),
+            axis_size=n,
+        )
+        if any(batched[0]):
+            return each(records, pull), (True, True)
+        pulls = jax.tree.map(
+            lambda a, has_axis: a if has_axis else jnp.broadcast_to(a, (n, *a.shape)), pull, batched[1]
+        )
+        first = shared.minimise_together(loss, penalty, records, pulls)
+        within = jnp.all(first[1] <= pulls.tolerance)
+        # a branch, unless parties are mapped at once, too: then both sides are computed, and engines do not
+        done = jax.lax.cond(within, lambda: first, lambda: each(records, pull))
+        return done, (True, True)
+
+    return alone
 
 
 def lies_on_a_line(loss: Loss, records: Records) -> bool:

@@ -16,12 +16,12 @@ from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.spec.names import ALGORITHMS
 from coterie.spec.outcome import Log, Outcome
 from coterie.spec.problems import make_problem
-from coterie.spec.reading import Spec
 from coterie.spec.records import Records, load_records
+from coterie.spec.sections import Spec
 from coterie.spec.settings import make_algorithm
 from coterie.spending import Spending, Terms
 from coterie.topology import UNRESTRICTED, make_topology
-from coterie.transcript import Interrupted
+from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 
@@ -41,11 +41,12 @@ class Prepared:
         return make_certificate(
             self.plan,
             self.spec.privacy.delta,
-            reproducible=self.spec.seed is not None,
+            reproducible=self.spec.engine.seed is not None,
             rounds_done=rounds_done,
             past=past,
             tuning=self.spec.privacy.tuning,
             audit=audit,
+            engine=self.spec.engine.name,
         )
 
 
@@ -97,18 +98,29 @@ def _usual_topology(spec: Spec) -> str:
 
 def execute(prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None) -> Outcome:
     """Run the plan. Ctrl-C ends it with what was released so far, charged in full. `audit`: what was found before."""
-    spec, log = prepared.spec, prepared.log
-    noise: NoiseSource = SystemEntropy() if spec.seed is None else Seeded(spec.seed)
-    past = _charge(prepared)
-    started = time.perf_counter()
+    past = charge(prepared)
+    seed = prepared.spec.engine.seed
+    noise: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
+
+    def carry_out() -> Transcript:
+        try:
+            return run(prepared.plan, prepared.records.federation, noise=noise, progress=progress)
+        except Interrupted as stopped:
+            return stopped.transcript
+
+    return outcome_of(prepared, carry_out, past, audit)
+
+
+def outcome_of(
+    prepared: Prepared, carry_out: Callable[[], Transcript], past: Past, audit: dict[str, Any] | None
+) -> Outcome:
+    """What a run, however it is carried out, comes to."""
+    log, started = prepared.log, time.perf_counter()
     log.add("run started")
-    try:
-        transcript = run(prepared.plan, prepared.records.federation, noise=noise, progress=progress)
-    except Interrupted as stopped:
-        transcript = stopped.transcript
+    transcript = carry_out()
     log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
     return Outcome(
-        spec=spec,
+        spec=prepared.spec,
         records=prepared.records,
         transcript=transcript,
         certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
@@ -117,13 +129,13 @@ def execute(prepared: Prepared, *, progress: Progress | None = None, audit: dict
     )
 
 
-def _charge(prepared: Prepared) -> Past:
+def charge(prepared: Prepared) -> Past:
     """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
     privacy, plan = prepared.spec.privacy, prepared.plan
     if privacy.ledger is None:
         return ()
     # whoever knows the seed can take the noise off
-    epsilon = plan.epsilon(privacy.delta) if prepared.spec.seed is None else math.inf
+    epsilon = plan.epsilon(privacy.delta) if prepared.spec.engine.seed is None else math.inf
     terms = Terms(plan.adjacency, plan.unit, plan.records_per_person, plan.people_span_parties)
     past = Spending(path=privacy.ledger).charge(f"run of plan {plan.digest[:12]}", epsilon, privacy.delta, terms=terms)
     prepared.log.add(f"charged to the ledger {privacy.ledger.name}")

@@ -23,7 +23,7 @@ LOSSES = {
 }
 CHANNELS = {"curator": Curator, "secure-sum": SecureSum}
 SELECTIONS = {"all": All, "cyclic": Cyclic, "shuffled": Shuffled, "sample": Sample, "poisson": Poisson, "walk": Walk}
-ENGINES = ("in-process",)
+ENGINES = ("in-process", "mpi")
 OPEN_SETTINGS = ("averaging", "penalty", "step", "clip", "hardened")  # of an algorithm without a name
 
 __all__ = [

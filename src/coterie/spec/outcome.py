@@ -15,8 +15,8 @@ import numpy as np
 from coterie.certificate import Certificate
 from coterie.data import Schema
 from coterie.rundir import new_directory
-from coterie.spec.reading import Spec
 from coterie.spec.records import Records
+from coterie.spec.sections import Spec
 from coterie.transcript import RANDOMNESS, Transcript
 
 SUMS = "SHA256SUMS"

@@ -4,7 +4,7 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.problems import L2, Ball, Box, ElasticNet, Loss, Penalty, Problem
 from coterie.spec.names import LOSSES
-from coterie.spec.reading import ProblemSection
+from coterie.spec.sections import ProblemSection
 
 _SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
 

@@ -10,6 +10,15 @@ from coterie.errors import InputError
 from coterie.spec import keys
 from coterie.spec.keys import REQUIRED, Key
 from coterie.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, OPEN_SETTINGS, TOPOLOGIES, TRUST, one_of
+from coterie.spec.sections import (
+    AlgorithmSection,
+    DataSection,
+    EngineSection,
+    PartiesSection,
+    PrivacySection,
+    ProblemSection,
+    Spec,
+)
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "engine")
 SOURCES = ("dataset", "file", "files")
@@ -18,90 +27,8 @@ DEFAULT_ROUNDS = 20  # of a named algorithm; where none is named, the rules choo
 LARGEST_SEED = 2**63 - 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSection:
-    """Exactly one of `dataset`, `file` and `files` (party name -> path)."""
-
-    dataset: str | None
-    preprocessing: str
-    constant_column: bool
-    file: Path | None
-    files: dict[str, Path] | None
-    row_norm: float | str
-    weight_column: str | None
-    weight_bound: float | str
-    min_records: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartiesSection:
-    """Who holds what, and who hears whom."""
-
-    column: str | None
-    count: int | None
-    seed: int
-    topology: Any
-    topology_seed: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProblemSection:
-    loss: str | None
-    width: float | None
-    threshold: float | None
-    l2: float
-    l1: float | None
-    low: float | None
-    high: float | None
-    radius: float | None
-    record_weight: float | None
-    party_weight: float | None
-    class_weight: tuple[float, ...] | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrivacySection:
-    """Without `epsilon` the noise in [algorithm] is taken as it is, and the loss is what it comes to. `trust` is for an
-    algorithm that is left open; `ledger` is the file in which everything spent on these data adds up."""
-
-    epsilon: float | None
-    delta: float
-    adjacency: str
-    unit: str
-    records_per_person: int
-    people_span_parties: bool
-    observer: str | None
-    trust: str | None
-    tuning: str | None
-    ledger: Path | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AlgorithmSection:
-    """Without a name the estimators' rules choose the algorithm, and its rounds unless they are given."""
-
-    name: str | None
-    rounds: int | None
-    settings: dict[str, Any]  # checked where the algorithm is made
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spec:
-    """`text` is the file as it was written; `data_derived` names what the schema says it read off the data."""
-
-    text: str = dataclasses.field(repr=False)
-    data: DataSection
-    schema: Schema | None
-    data_derived: tuple[str, ...]
-    parties: PartiesSection
-    problem: ProblemSection
-    privacy: PrivacySection
-    algorithm: AlgorithmSection
-    seed: int | None
-
-
-def read_spec(path: str | Path) -> Spec:
-    """Read and check a spec; paths in it start from its own folder."""
+def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
+    """Read and check a spec; paths in it start from its own folder. `engine` takes the place of the one it names."""
     path = Path(path)
     text = read_text(path)
     content = tables_of(text, path)
@@ -117,7 +44,7 @@ def read_spec(path: str | Path) -> Spec:
         problem=_problem(content.get("problem", {})),
         privacy=privacy,
         algorithm=algorithm_section(content.get("algorithm", {}), privacy),
-        seed=seed_of(content.get("engine", {})),
+        engine=engine_section(content.get("engine", {}), path.parent, engine),
     )
 
 
@@ -295,6 +222,17 @@ def algorithm_section(content: Any, privacy: PrivacySection) -> AlgorithmSection
     return AlgorithmSection(name=name, rounds=rounds or default, settings=settings)
 
 
-def seed_of(content: Any) -> int | None:
-    table = {"name": Key(keys.name_in(ENGINES), ENGINES[0]), "seed": Key(keys.whole(0, LARGEST_SEED))}
-    return keys.read_table("engine", content, table)["seed"]
+def engine_section(content: Any, folder: Path, name: str | None = None) -> EngineSection:
+    if name is not None and isinstance(content, dict):
+        content = {**content, "name": name}
+    table = {
+        "name": Key(keys.name_in(ENGINES), ENGINES[0]),
+        "seed": Key(keys.whole(0, LARGEST_SEED)),
+        "checkpoint": Key(lambda where, value: folder / keys.path(where, value)),
+        "checkpoint_every": Key(keys.whole(1), 10),
+    }
+    section = EngineSection(**keys.read_table("engine", content, table))
+    for name in ("checkpoint", "checkpoint_every") if section.name != "mpi" else ():
+        if name in content:
+            raise InputError(f"engine.{name}: belongs to the engine 'mpi' only")
+    return section

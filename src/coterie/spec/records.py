@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.data import CategoryColumn, Federation, Label, NumberColumn, Schema, load, partition
 from coterie.errors import InputError
-from coterie.spec.reading import DataSection, Spec
+from coterie.spec.sections import DataSection, Spec
 from coterie.tables import read_columns
 
 DEFAULT_PARTIES = 5  # of a data set that has no parties of its own

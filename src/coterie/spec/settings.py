@@ -33,7 +33,7 @@ from coterie.schedules import Schedule
 from coterie.selection import Selection, Walk
 from coterie.spec import keys
 from coterie.spec.names import CHANNELS, SELECTIONS, one_of
-from coterie.spec.reading import AlgorithmSection, PrivacySection
+from coterie.spec.sections import AlgorithmSection, PrivacySection
 from coterie.topology import Topology
 
 _NUMBERS = ("penalty", "step", "clip")

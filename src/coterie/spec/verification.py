@@ -12,7 +12,7 @@ from coterie.certificate.software import package_digest
 from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.spec.outcome import SUMS, model_of, summary_of
-from coterie.spec.reading import algorithm_section, privacy_section, schema_from, seed_of, tables_of
+from coterie.spec.reading import algorithm_section, engine_section, privacy_section, schema_from, tables_of
 from coterie.transcript import Transcript
 
 # a spec cannot tell how long a run took, and only its own data sets have public test records
@@ -116,6 +116,7 @@ def _check_spec(path: Path, certificate: Certificate) -> None:
     plan, content = certificate.plan, tables_of(_text(path), path)
     privacy = privacy_section(content["privacy"], path.parent)
     algorithm = algorithm_section(content.get("algorithm", {}), privacy)
+    engine = engine_section(content.get("engine", {}), path.parent)
     for name in ("adjacency", "unit", "records_per_person", "people_span_parties"):
         _agree(f"privacy.{name}", getattr(privacy, name), getattr(plan, name))
     _agree("privacy.delta", privacy.delta, certificate.delta)
@@ -126,7 +127,7 @@ def _check_spec(path: Path, certificate: Certificate) -> None:
     reached = certificate.epsilon if privacy.observer is None else views.get(privacy.observer, math.inf)
     if reached > wanted * (1 + 1e-9):
         raise InputError(f"certificate: spec.toml asks for epsilon = {wanted}, certified is {reached}")
-    _agree("engine.seed", seed_of(content.get("engine", {})) is not None, certificate.not_private)
+    _agree("engine.seed", engine.seed is not None, certificate.not_private)
     if algorithm.name is not None:
         _agree("algorithm.name", algorithm.name, certificate.document["mechanism"]["algorithm"])
     if algorithm.rounds is not None:

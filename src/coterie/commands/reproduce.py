@@ -1,0 +1,88 @@
+"""`coterie reproduce`: the papers' figures, and whether what they say about them holds."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from coterie.reproduce.runner import Reproduced
+
+EXAMPLES = "Examples: coterie reproduce --list; coterie reproduce pp-2; coterie reproduce --all --quick"
+_ESTIMATE_OVER = 3600.0  # seconds of the past that the time left is estimated from: parts take up to minutes
+
+
+def _names(incomplete: str) -> list[str]:
+    from coterie.reproduce.registry import MODULES
+
+    return [name for name in MODULES if name.startswith(incomplete)]
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which figures.", show_default=False, autocompletion=_names)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All figures; resumes where it was stopped.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Say which figures there are, and compute nothing.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few runs and iterations: to look, not to conclude.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Other noise for another seed.")] = 0,
+    out: Annotated[Path, typer.Option(help="Directory for one directory per figure.")] = Path("reproduced"),
+    json_list: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
+) -> None:
+    """Compute figures of the papers again and check what their text says about them.
+
+    Every figure leaves figure.png, curves.csv, claims.json, settings.json and page.md. Privacy is drawn as the paper
+    bounds it and as it is certified. Finished parts are kept under OUT/.parts, so a stopped run resumes. A claim that
+    fails is a result: the exit status stays 0.
+    """
+    from coterie.errors import InputError
+    from coterie.reproduce.registry import MODULES, find
+
+    if sum((bool(names), everything, listed)) != 1:
+        raise InputError("name: give names of figures, or --all, or --list")
+    if listed:
+        _list(json_list)
+        return
+    if quick:  # short runs, so optimised machine code would not pay
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    figures = find(MODULES if everything else names or ())
+
+    from coterie.progress import shown_progress
+    from coterie.reproduce.runner import reproduce as run_figures
+
+    with shown_progress("reproducing", quiet=json_list, estimate_over=_ESTIMATE_OVER) as progress:
+        tell = None if json_list else _tell
+        results = run_figures(figures, out, quick=quick, seed=seed, progress=progress, finished=tell)
+    if json_list:
+        typer.echo(json.dumps([result.summary() for result in results], ensure_ascii=False))
+
+
+def _tell(result: "Reproduced") -> None:
+    failing = [claim for claim in result.claims if not claim["holds"]]
+    there = ", was there already" if result.resumed else ""
+    held = len(result.claims) - len(failing)
+    typer.echo(f"{result.figure.name}: {held} of {len(result.claims)} claims hold{there} ({result.directory})")
+    for claim in failing:
+        typer.echo(f"  does not hold ({claim['accounting']}): {claim['text']}")
+
+
+def _list(json_list: bool) -> None:
+    from coterie.citations import CITATIONS
+    from coterie.reproduce.registry import MODULES, find
+
+    figures = find(MODULES)
+    if json_list:
+        told = [{"name": f.name, "title": f.title, "citation": f.citation} for f in figures]
+        typer.echo(json.dumps(told, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "figure", "paper"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for figure in figures:
+        table.add_row(figure.name, figure.title, CITATIONS[figure.citation].text)
+    Console(markup=False, highlight=False).print(table)

@@ -1,0 +1,242 @@
+"""Run a plan on a cluster: many parties to a process, processes connected by MPI (extra `mpi`).
+
+    mpiexec -n 8 coterie run spec.toml --engine mpi
+
+Each process (rank) holds the records, noise and private states of its own parties. On a graph, messages go to the
+ranks of neighbours by a neighbourhood collective; where everybody hears everything they are gathered; sums are reduced
+to rank 0, which noises them. What is computed is what the in-process engine computes.
+
+With a checkpoint directory a run that died goes on after the last checkpoint. The rounds since then are repeated with
+the same noise, so they release the same values byte for byte and cost nothing more (`privacy.keyed_noise`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.engines.buckets import make_buckets
+from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.ranks import Layout, split
+from coterie.engines.rounds import Program, Rounds
+from coterie.errors import InputError, LocalSolveError, MissingExtraError
+from coterie.plan import Plan
+from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.privacy.release import unit_noise
+from coterie.selection import All
+from coterie.transcript import Transcript
+
+Progress = Callable[[int, int], None]
+
+
+def world() -> Any:
+    """All processes that were started together."""
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise MissingExtraError("the engine 'mpi' needs mpi4py: pip install 'coterie[mpi]'") from None
+    return MPI.COMM_WORLD
+
+
+def run(
+    plan: Plan,
+    shard_of: Callable[[int], Any],
+    *,
+    noise: NoiseSource | None = None,
+    checkpoint: Path | None = None,
+    every: int = 10,
+    software: str = "",
+    comm: Any = None,
+    progress: Progress | None = None,
+) -> Transcript | None:
+    """Execute the plan; rank 0 gets the transcript, the others None.
+
+    shard_of: the records of a party; asked for own parties only. every: rounds from one checkpoint to the next.
+    software: what a checkpoint must have been made by to be continued, such as a digest of the package.
+    """
+    if not isinstance(plan.algorithm.selection, All):
+        raise InputError(f"selection: got {plan.algorithm.selection}; the engine 'mpi' needs everybody in every round")
+    if checkpoint is not None and noise is not None and not noise.reproducible:
+        raise InputError("noise: a run with a checkpoint draws its own, which it can repeat; leave it out")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise InputError(f"every: got {every!r}; an integer >= 1 is needed")
+    plan.check_flow()
+    comm = world() if comm is None else comm
+    saved = None
+    if checkpoint is not None:
+        saved = Checkpoint(checkpoint, rank=comm.rank, n_ranks=comm.size)
+        if comm.rank == 0:
+            saved.begin(plan.digest, software)
+        comm.Barrier()
+        keyed = saved.key(plan.digest, software)
+        noise = keyed if noise is None else noise
+    with jax.enable_x64(True):
+        rank = _Rank(plan, shard_of, SystemEntropy() if noise is None else noise, comm)
+        return rank.go(saved, every, progress)
+
+
+class _OwnSteps(Rounds):
+    """The steps of one rank's parties, compiled together."""
+
+    def __init__(self, program: Program, n_parties: int) -> None:
+        super().__init__(program)
+        self.problem = program.problem.share(n_parties)  # of all, not only of those here
+
+
+class _Rank:
+    def __init__(self, plan: Plan, shard_of: Callable[[int], Any], source: NoiseSource, comm: Any) -> None:
+        self.plan, self.source, self.comm = plan, source, comm
+        self.d, n_parties = plan.problem.n_coefficients(plan.facts), plan.facts.n_parties
+        if comm.size > n_parties:
+            raise InputError(
+                f"engine: {comm.size} processes for {n_parties} parties; at least one party each is needed"
+            )
+        self.layout = Layout(plan.topology, tuple(split(plan.facts.sizes, comm.size)), comm.rank)
+        self.own = self.layout.own
+        self.on_graph = plan.algorithm.needs_graph and not plan.topology.unrestricted
+        self.topology, self.algorithm = plan.topology, plan.algorithm
+        self.rows = self.own  # of own parties, in arrays by party
+        if self.on_graph:
+            self.topology = self.layout.neighbourhood(_Exchange(self.layout, comm, self.d))
+            self.algorithm = self.layout.algorithm(plan.algorithm)
+            self.rows = np.arange(len(self.own))
+        self.records = jax.device_put(make_buckets(plan.problem, [shard_of(int(party)) for party in self.own]))
+        self.table = plan.grant_table()
+        program = Program(
+            algorithm=self.algorithm,
+            problem=plan.problem,
+            topology=self.topology,
+            sizes=tuple(plan.facts.sizes[party] for party in self.own),
+            d=self.d,
+            release_width=plan.release_width,
+            grant=jax.tree.structure(plan.issued[0][0]),
+            repeats=1,
+            block=1,
+            remembers=False,
+        )
+        self.step = jax.jit(_OwnSteps(program, n_parties)._everybody)  # pyright: ignore[reportPrivateUsage]
+
+    def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
+        n_rounds = self.plan.n_rounds
+        self.public, private = self.algorithm.init(self.topology, self.d)
+        self.private = jax.tree.map(lambda a: a[self.rows], private)
+        done = self._again(saved) if saved is not None else []
+        unsaved = len(done)
+        for t in range(len(done), n_rounds):
+            if progress is not None and self.comm.rank == 0:
+                progress(t, n_rounds)
+            done.append(self._round(t))
+            if saved is not None and (t + 1 - unsaved == every or t + 1 == n_rounds):
+                saved.save(unsaved, np.stack(done[unsaved:]), [np.asarray(a) for a in jax.tree.leaves(self.private)])
+                self.comm.Barrier()
+                unsaved = t + 1
+                if self.comm.rank == 0:
+                    saved.all_saved(unsaved)
+        if progress is not None and self.comm.rank == 0:
+            progress(n_rounds, n_rounds)
+        return self._transcript(np.stack(done))
+
+    def _again(self, saved: Checkpoint) -> list[np.ndarray]:
+        """What was released before, and the public state that follows from it."""
+        rounds = self.comm.bcast(saved.rounds_done)
+        if rounds == 0:
+            return []
+        leaves, shape = jax.tree.flatten(self.private)
+        releases, private = saved.load(len(leaves))
+        for t, released in enumerate(releases):
+            self._combine(t, released)
+        self.private = jax.tree.unflatten(shape, [jnp.asarray(a) for a in private])
+        return list(releases)
+
+    def _round(self, t: int) -> np.ndarray:
+        """What own parties release, or what everybody hears of a sum."""
+        index = self.plan.issued[1]
+        here = index[t % len(index)][self.own]
+        scales = jax.tree.map(lambda column: column[here], self.table)
+        inbox = self.algorithm.inbox(float(t), self.public, self.topology)
+        inbox = jax.tree.map(lambda a: a[self.rows][None], inbox)
+        private = jax.tree.map(lambda a: a[None], self.private)
+        if self.plan.algorithm.channel.aggregates:
+            after, parts = self.step(self.records, scales, private, inbox, None)
+            released = self._noised_sum(t, np.asarray(parts.value)[0].sum(axis=0), scales)
+        else:
+            after, outs = self.step(self.records, scales, private, inbox, unit_noise(*self._noise(t, self.own)))
+            released = np.asarray(outs.value)[0]
+        if self.comm.allreduce(int(not np.isfinite(released).all())):
+            raise LocalSolveError(
+                f"a party could not compute its step of round {t} to the plan's tolerance; nothing of that round was "
+                "released, and the whole budget of the plan counts as spent"
+            )
+        self.private = jax.tree.map(lambda a: a[0], after)
+        self._combine(t, released)
+        return released
+
+    def _noised_sum(self, t: int, part: np.ndarray, scales: Any) -> np.ndarray:
+        total = np.empty_like(part)
+        self.comm.Reduce(part, total, root=0)
+        if self.comm.rank == 0:
+            channel: Any = self.plan.algorithm.channel
+            rows = np.arange(channel.noise_rows(self.plan.facts.n_parties))
+            release, output = self._noise(t, rows)
+            grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
+            total = np.asarray(_sum_at(channel, grant, total, unit_noise(release[0], output[0])))
+        self.comm.Bcast(total, root=0)
+        return total[None]
+
+    def _noise(self, t: int, parties: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        law, purposes = self.plan.algorithm.mechanism.law, type(self.plan.issued[0][0]).purposes
+        drawn = []
+        for purpose in ("release", "output"):
+            if law is None or purpose not in purposes:
+                drawn.append(np.zeros((1, len(parties), 1)))
+                continue
+            rows = [
+                self.source.draw(law, self.d, repeat=0, party=int(party), t=t, purpose=purpose) for party in parties
+            ]
+            drawn.append(np.stack(rows)[None])
+        return drawn[0], drawn[1]
+
+    def _combine(self, t: int, released: np.ndarray) -> None:
+        if self.plan.algorithm.channel.aggregates:
+            received = released[0]
+        elif self.on_graph:  # what others release arrives where it is heard
+            received = np.concatenate([released, np.zeros((len(self.layout.ghosts), self.d))])
+        else:
+            received = np.concatenate(self.comm.allgather(released))
+        self.public = self.algorithm.combine(float(t), self.public, jnp.asarray(received), self.topology)
+
+    def _transcript(self, releases: np.ndarray) -> Transcript | None:
+        """(1, rounds, parties, d) at rank 0."""
+        if not self.plan.algorithm.channel.aggregates:
+            parts = self.comm.gather(releases)
+            releases = np.concatenate(parts, axis=1) if parts is not None else releases
+        return Transcript(self.plan, releases[None], self.source.reproducible) if self.comm.rank == 0 else None
+
+
+def _sum_at(channel: Any, grant: Any, total: np.ndarray, noise: Any) -> Any:
+    from coterie.privacy.release import contribute
+
+    return channel.aggregate(contribute(jnp.asarray(total)[None]), grant, noise).value
+
+
+class _Exchange:
+    """Rows of own parties to the ranks of their neighbours, and theirs here: one neighbourhood collective."""
+
+    def __init__(self, layout: Layout, comm: Any, d: int) -> None:
+        ranks = layout.rank_of[layout.ghosts]
+        self.near = np.unique(ranks).tolist()  # neighbours both ways: edges have no direction
+        self.comm = comm.Create_dist_graph_adjacent(self.near, self.near)
+        self.rows = np.concatenate([np.empty(0, int), *(layout.wanted_by(rank) for rank in self.near)]).astype(int)
+        self.sent = [len(layout.wanted_by(rank)) * d for rank in self.near]
+        self.heard = [int((ranks == rank).sum()) * d for rank in self.near]
+        self.shape = (len(layout.ghosts), d)
+
+    def __call__(self, own: np.ndarray) -> np.ndarray:
+        from mpi4py import MPI
+
+        sent, heard = np.ascontiguousarray(own[self.rows]), np.empty(self.shape)
+        self.comm.Neighbor_alltoallv([sent, self.sent, MPI.DOUBLE], [heard, self.heard, MPI.DOUBLE])
+        return heard

@@ -1,0 +1,133 @@
+"""Many minimisations over one party's records at once: repeats of a run differ in noise and centre, not in data.
+
+Preconditioned conjugate gradients (Polak & Ribiere 1969, restarted where they would turn back) on all right-hand sides
+together, so that a step is two matrix products for all of them. Scores are linear in the coefficients: with X p at hand
+the curvature along p costs one pass over the scores and no product. One curvature, averaged over the right-hand sides
+and taken from a part of the records, preconditions them all; it only has to be near.
+
+They run in single precision: first on the objective itself, then on Newton corrections to what is left of the gradient
+in double precision. That gradient is computed afresh at every point that may be returned, and is what counts.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from coterie.problems.losses import Loss, Squared
+from coterie.problems.penalties import Penalty
+
+SMALLEST = 2**14  # records x features from which on it pays
+MOST_STEPS = 40  # of conjugate gradients; eight are usual
+MOST_CORRECTIONS = 4  # one or two are usual
+FIRST_SHARE = 5e-7  # of the first gradient: where single precision ends
+CORRECTION_SHARE = 1e-6
+STOP_SHARE = 0.25  # of the tolerance: a correction that aimed at the tolerance itself would often just miss it
+SAMPLE_ROWS = 10  # for each feature, in the shared curvature
+
+
+def applies(loss: Loss, penalty: Penalty, X: jax.Array) -> bool:
+    return penalty.smooth and loss.n_outputs == 1 and X.size >= SMALLEST
+
+
+class Pull(NamedTuple):
+    """What differs between minimisations over the same records."""
+
+    linear: Any  # (d,)
+    target: Any  # (d,)
+    curvature: Any
+    tolerance: Any
+
+
+def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -> tuple[jax.Array, jax.Array]:
+    """Minimisers and norms of their gradients, which should be, and need not be, within the tolerances; `pulls` has a
+    leading axis, and so has the result."""
+    X, y, weight = records
+    convexity = (penalty.l2 + pulls.curvature)[:, None]
+    pull = pulls.linear - pulls.curvature[:, None] * pulls.target  # gradient: data + convexity f + pull
+    inverse = _inverse_curvature(loss, records, pulls.target, jnp.mean(convexity))
+    single = _single(X), _single(convexity), _single(inverse)
+    stop = STOP_SHARE * pulls.tolerance
+    labelled = (loss, _single(y)[None], _single(weight)[None])
+    start = _descend(labelled, *single, _single(pull), _single(pulls.target), _single(stop), FIRST_SHARE)
+
+    def verified(f, count):
+        scores = f @ X.T
+        gradient = (weight[None] * loss.slope(scores, y[None])) @ X + convexity * f + pull
+        return f, scores, gradient, jnp.sqrt(_dot(gradient, gradient)), count
+
+    def going_on(carry):
+        return jnp.any(carry[3] > pulls.tolerance) & (carry[4] < MOST_CORRECTIONS)
+
+    def correct(carry):
+        f, scores, gradient, _, count = carry
+        bends = weight[None] * loss.curvature(scores, y[None])
+        quadratic = (Squared(), jnp.zeros((1, 1), jnp.float32), _single(bends))
+        step = _descend(
+            quadratic, *single, _single(gradient), _single(jnp.zeros_like(f)), _single(stop), CORRECTION_SHARE
+        )
+        return verified(f + step.astype(f.dtype), count + 1)
+
+    f, _, _, bound, _ = jax.lax.while_loop(going_on, correct, verified(start.astype(pull.dtype), 0))
+    return f, bound
+
+
+def _inverse_curvature(loss: Loss, records: Any, points: jax.Array, convexity: jax.Array) -> jax.Array:
+    n, d = records.X.shape
+    X, y, weight = jax.tree.map(lambda a: a[:: max(1, n // (SAMPLE_ROWS * d))], records)
+    bends = jnp.mean(loss.curvature(points @ X.T, y[None]), axis=0)
+    data = (X * (weight * bends)[:, None]).T @ X * _ratio(jnp.sum(records.weight), jnp.sum(weight))
+    factor = jnp.linalg.cholesky(data + convexity * jnp.eye(d))
+    return jax.scipy.linalg.cho_solve((factor, True), jnp.eye(d))
+
+
+class _State(NamedTuple):
+    f: jax.Array
+    scores: jax.Array
+    gradient: jax.Array
+    direction: jax.Array
+    fall: jax.Array  # gradient . preconditioned gradient
+    steps: jax.Array
+
+
+def _descend(weighted_loss, X, convexity, inverse, pull, start, stop, share) -> jax.Array:
+    """From `start` until every gradient of  sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + pull . f  is within
+    `stop` or `share` of the first one."""
+    loss, y, weight = weighted_loss
+
+    def gradient(f, scores):
+        return (weight * loss.slope(scores, y)) @ X + convexity * f + pull
+
+    def going_on(state: _State):
+        return jnp.any(_dot(state.gradient, state.gradient) > enough**2) & (state.steps < MOST_STEPS)
+
+    def step(state: _State):
+        ahead = state.direction @ X.T
+        bend = jnp.sum(weight * loss.curvature(state.scores, y) * ahead**2, axis=1, keepdims=True)
+        bend += convexity * _dot(state.direction, state.direction)[:, None]
+        length = _ratio(-_dot(state.gradient, state.direction)[:, None], bend)
+        f, scores = state.f + length * state.direction, state.scores + length * ahead
+        after = gradient(f, scores)
+        ready = after @ inverse
+        turn = jnp.maximum(_ratio(_dot(ready, after - state.gradient), state.fall), 0.0)[:, None]
+        return _State(f, scores, after, turn * state.direction - ready, _dot(after, ready), state.steps + 1)
+
+    scores = start @ X.T
+    first = gradient(start, scores)
+    enough = jnp.maximum(stop, share * jnp.sqrt(_dot(first, first)))
+    ready = first @ inverse
+    state = _State(start, scores, first, -ready, _dot(first, ready), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(going_on, step, state).f
+
+
+def _single(a):
+    return a.astype(jnp.float32)
+
+
+def _dot(a, b):
+    return jnp.sum(a * b, axis=1)
+
+
+def _ratio(a, b):
+    """a / b, and 0 where b is."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)

@@ -1,0 +1,1 @@
+"""The papers' figures, computed again: curves, pictures, and every claim their text makes about them, checked."""

@@ -1,0 +1,121 @@
+"""The cluster engine: the same transcript as in process, and a run that goes on after a process was killed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.ranks import Layout, split
+from coterie.errors import InputError
+from coterie.privacy.keyed_noise import KeyedEntropy
+from coterie.topology import make_topology
+
+HERE = Path(__file__).parent
+# processes that wait give way to those that work: there may be fewer cores than processes
+ENVIRONMENT = {
+    **os.environ,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
+
+
+def mpiexec(n_ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [shutil.which("mpiexec", path=str(Path(sys.executable).parent)), "--oversubscribe", "-n", str(n_ranks)]
+    return subprocess.run(
+        [*command, sys.executable, *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT, timeout=600
+    )
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 7])
+def test_every_party_has_one_rank_and_ranks_share_the_records(n_ranks):
+    sizes = [10, 500, 20, 30, 40, 50, 60]
+    parts = split(sizes, n_ranks)
+    assert [len(part) > 0 for part in parts] == [True] * n_ranks
+    assert np.concatenate(parts).tolist() == list(range(7))
+    even = [sum(part) for part in (np.ones(1000)[p] for p in split([1] * 1000, n_ranks))]
+    assert max(even) - min(even) <= 1
+
+
+def test_what_one_rank_sends_is_what_the_other_waits_for():
+    graph = make_topology("watts-strogatz", 40, seed=2)
+    parts = tuple(split([5] * 40, 3))
+    layouts = [Layout(graph, parts, rank) for rank in range(3)]
+    for here in layouts:
+        ghosts = np.concatenate([there.own[there.wanted_by(here.rank)] for there in layouts if there is not here])
+        assert ghosts.tolist() == here.ghosts.tolist()
+        part = here.neighbourhood(lambda own: own)
+        assert part.degrees[: len(here.own)].tolist() == graph.degrees[here.own].tolist()
+
+
+def test_the_same_key_draws_the_same_noise_and_every_use_another():
+    key = KeyedEntropy()
+    draws = [
+        key.draw("gaussian", 50, repeat=r, party=p, t=t, purpose=purpose)
+        for r in range(2)
+        for p in range(2)
+        for t in range(2)
+        for purpose in ("release", "output")
+    ]
+    again = KeyedEntropy(key.key).draw("gaussian", 50, repeat=0, party=1, t=0, purpose="release")
+    assert np.array_equal(again, draws[4])
+    assert len({draw.tobytes() for draw in draws}) == len(draws)
+    assert not np.array_equal(again, KeyedEntropy().draw("gaussian", 50, repeat=0, party=1, t=0))
+    # 800 unit draws: outside 5 standard errors about once in a million
+    assert abs(np.mean(draws)) < 5 / np.sqrt(800)
+    assert abs(np.var(draws) - 1) < 5 * np.sqrt(2 / 800)
+    with pytest.raises(InputError, match="hardened"):
+        key.draw("discrete-gaussian", 2, repeat=0, party=0, t=0)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    saved = Checkpoint(tmp_path / "c", rank=0, n_ranks=2)
+    saved.begin("plan one", "code", [("before", 1.0, 1e-6)])
+    assert (tmp_path / "c" / "run.json").stat().st_mode & 0o077 == 0
+    assert saved.past == [("before", 1.0, 1e-6)]
+    assert (
+        saved.key("plan one", "code").key == Checkpoint(tmp_path / "c", rank=1, n_ranks=2).key("plan one", "code").key
+    )
+    for plan, code, ranks in (("plan two", "code", 2), ("plan one", "other", 2), ("plan one", "code", 3)):
+        with pytest.raises(InputError, match="go on with the same"):
+            Checkpoint(tmp_path / "c", rank=0, n_ranks=ranks).key(plan, code)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("recycled", "states"),
+        pytest.param(
+            ("penalty", "dual", "edgewise", "one-release", "moves", "gradient"), marks=pytest.mark.slow, id="others"
+        ),
+    ],
+)
+def test_two_processes_release_what_one_does(names):
+    done = mpiexec(2, HERE / "mpi_runs.py", "compare", *names)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("agrees") == len(names)
+
+
+@pytest.mark.slow
+def test_a_killed_process_costs_the_rounds_since_the_last_checkpoint(tmp_path):
+    """Rounds 0 to 5 are kept, 6 and 7 are repeated, and all nine are what a run with the same key gives undisturbed."""
+    saved, whole = tmp_path / "saved", tmp_path / "whole"
+    died = mpiexec(2, HERE / "mpi_runs.py", "checkpoint", saved, tmp_path / "none.npz", 8)
+    assert died.returncode != 0
+    assert not (tmp_path / "none.npz").exists()
+    assert Checkpoint(saved, rank=0, n_ranks=2).rounds_done == 6
+    whole.mkdir()
+    shutil.copy(saved / "run.json", whole / "run.json")  # the key, and nothing done yet
+    for directory, out in ((saved, "on.npz"), (whole, "through.npz")):
+        done = mpiexec(2, HERE / "mpi_runs.py", "checkpoint", directory, tmp_path / out)
+        assert done.returncode == 0, done.stderr
+    on, through = np.load(tmp_path / "on.npz"), np.load(tmp_path / "through.npz")
+    assert on["begun"].tolist() == [6, 7, 8, 9]
+    assert through["begun"].tolist() == list(range(10))
+    assert np.array_equal(on["releases"], through["releases"])  # byte for byte: nothing new was released
