@@ -43,6 +43,7 @@ class Algorithm:
     needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
     bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
     idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
+    penalty_in_grants: ClassVar[bool] = False  # nothing reads the mechanism's penalty but its grants
     absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
     def check(self, topology: Topology, problem: Problem) -> None:

@@ -59,6 +59,7 @@ class RecycledADMM(GraphADMM):
     averaging: Averaging = "last"
     as_published: bool = False
     citation: ClassVar[str] = "zhang-khalili-liu-2019"
+    penalty_in_grants: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

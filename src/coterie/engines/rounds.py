@@ -20,6 +20,7 @@ from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
 from coterie.problems import shared
 from coterie.problems.problem import Problem
+from coterie.schedules import Schedule
 from coterie.topology import Topology
 
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
@@ -27,7 +28,7 @@ BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """All of a plan that is compiled in. Levels of noise are not: they arrive with the grants."""
+    """All of a plan that is compiled in. Levels of noise are not, and penalties seldom: they arrive with the grants."""
 
     algorithm: Algorithm
     problem: Problem
@@ -42,8 +43,11 @@ class Program:
 
     @classmethod
     def of(cls, plan: Plan, repeats: int, block: int, remembers: bool) -> "Program":
+        mechanism: Any = plan.algorithm.mechanism.beyond_grants()
+        if plan.algorithm.penalty_in_grants:
+            mechanism = mechanism.changed(penalty=Schedule(1.0))
         return cls(
-            algorithm=dataclasses.replace(plan.algorithm, mechanism=plan.algorithm.mechanism.beyond_grants()),  # type: ignore[type-var]
+            algorithm=dataclasses.replace(plan.algorithm, mechanism=mechanism),  # type: ignore[type-var]
             problem=plan.problem,
             topology=plan.topology,
             sizes=plan.facts.sizes,

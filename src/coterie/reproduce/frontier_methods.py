@@ -1,0 +1,119 @@
+"""The methods of the frontier with their settings: functions of public facts and the budget, the same for every cell.
+
+Rounds, penalties, steps and averaging are those of `coterie.rules`. Algorithms of the graph family without a rule of
+their own take the penalties of penalty perturbation; sum noise takes the settings of broadcast noise, and a walk visits
+every party at most as often as parties that all work in every round do.
+"""
+
+import dataclasses
+import functools
+
+from coterie.algorithms import (
+    Algorithm,
+    DualPerturbedADMM,
+    PenaltyPerturbedADMM,
+    PrimalPerturbedADMM,
+    RecycledADMM,
+    SumNoisedADMM,
+    WalkADMM,
+)
+from coterie.plan import Plan
+from coterie.privacy.objective import DualPerturbation, LinearPerturbation, OutputPerturbation, PenaltyPerturbation
+from coterie.privacy.proximal import SumNoise
+from coterie.problems import L2, Logistic, Problem
+from coterie.reproduce.census import Network, network
+from coterie.reproduce.measures import DELTA
+from coterie.reproduce.recycled import recycled
+from coterie.rules import RECYCLE_WEIGHT, Open, Situation, choose
+from coterie.schedules import Schedule
+from coterie.selection import Walk
+from coterie.topology import make_topology
+
+GRAPHS = {1: "complete", 5: "ring", 20: "watts-strogatz", 100: "watts-strogatz"}
+PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PAPERS_L2, PAPERS_ITERATIONS = 0.22, 50
+NEEDS_NEIGHBOURS = ("DVP", "PVP", "PP", "R-ADMM", "MR-ADMM")
+METHODS = (*NEEDS_NEIGHBOURS, "one release", "M1", "walk", "M2", "M3", "DP-GD")
+PAPERS = ("DVP", "PP", "R-ADMM")  # those whose papers bound the loss of one record
+GROWTH = 1.04  # of MR-ADMM's penalty per pair of iterations
+RULES = {
+    "one release": ("none", "one-release-average"),
+    "M1": ("none", "locally-noised-admm"),
+    "walk": ("none", "locally-noised-admm"),
+    "M2": ("curator", "broadcast-noised-admm"),
+    "M3": ("curator", "broadcast-noised-admm"),
+    "DP-GD": ("curator", "noisy-gradient-descent"),
+}
+
+
+@functools.cache
+def nodes_of(size: int) -> Network:
+    return network(size, GRAPHS[size])
+
+
+def plan_at(method: str, size: int, epsilon: float, *, most_rounds: int) -> Plan:
+    """The method with the noise that makes it cost (epsilon, 1e-6) for one record, replace-one."""
+    nodes = nodes_of(size)
+    trust, rule = RULES.get(method, ("none", "penalty-perturbed-admm"))
+    situation = Situation(
+        problem=PROBLEM, facts=nodes.train.facts, topology=nodes.topology, trust=trust, epsilon=epsilon, delta=DELTA,
+        adjacency="replace-one", unit="record", records_per_person=1, clip=None, hardened=False,
+    )  # fmt: skip
+    algorithm, rounds = choose(situation, Open(algorithm=rule))
+    if rounds > most_rounds:
+        algorithm, rounds = choose(situation, Open(algorithm=rule, rounds=most_rounds))
+    algorithm, rounds = _variant(method, algorithm, rounds, size)
+    topology = nodes.topology if algorithm.needs_graph else make_topology("unrestricted", size)
+    plan = Plan.make(algorithm, PROBLEM, topology, nodes.train.facts, rounds=rounds, adjacency="replace-one")
+    return plan.calibrate(epsilon, DELTA)
+
+
+def _variant(method: str, algorithm: Algorithm, rounds: int, size: int) -> tuple[Algorithm, int]:
+    """The method's own algorithm in place of the one that the rule is for."""
+    if isinstance(algorithm, PenaltyPerturbedADMM):
+        return _graph_variant(method, algorithm), rounds
+    if method == "walk":
+        fields = {name: getattr(algorithm, name) for name in ("mechanism", "penalty", "averaging")}
+        return WalkADMM(**fields, selection=Walk(seed=0, most_visits=rounds)), rounds * size
+    if method == "M2":
+        mechanism = algorithm.mechanism
+        noise = SumNoise(step=mechanism.step, relaxation=mechanism.relaxation, noise_multiplier=1.0)  # type: ignore
+        fields = {name: getattr(algorithm, name) for name in ("penalty", "channel", "averaging")}
+        return SumNoisedADMM(mechanism=noise, **fields), rounds
+    return algorithm, rounds
+
+
+def _graph_variant(method: str, algorithm: PenaltyPerturbedADMM) -> Algorithm:
+    penalty, common = algorithm.mechanism.penalty, {"averaging": algorithm.averaging}
+    noise = {"penalty": penalty, "noise_multiplier": 1.0}
+    if method == "DVP":
+        mechanism = DualPerturbation(**noise)  # type: ignore[arg-type]
+        return DualPerturbedADMM(mechanism=mechanism, dual_step=algorithm.dual_step, **common)  # type: ignore[arg-type]
+    if method == "PVP":
+        mechanism = OutputPerturbation(**noise)  # type: ignore[arg-type]
+        return PrimalPerturbedADMM(mechanism=mechanism, dual_step=algorithm.dual_step, **common)  # type: ignore[arg-type]
+    if method == "PP":
+        return algorithm
+    if method == "MR-ADMM":
+        noise["penalty"] = dataclasses.replace(penalty, ratio=GROWTH)
+    return RecycledADMM(
+        mechanism=LinearPerturbation(**noise),  # type: ignore[arg-type]
+        dual_step=algorithm.dual_step,
+        recycle_weight=RECYCLE_WEIGHT,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def published_plan(method: str, size: int, level: float) -> Plan:
+    """As the papers run it: gamma noise, eta = theta = 1, C = 1750; `level` is the paper's alpha, or alpha_p(t)."""
+    nodes = nodes_of(size)
+    if method == "R-ADMM":
+        algorithm = recycled(Schedule(1.0), noise_rate=level)
+        return nodes.plan(algorithm, l2=PAPERS_L2, rounds=PAPERS_ITERATIONS // 2)
+    if method == "PP":
+        mechanism = PenaltyPerturbation(penalty=1.0, noise_rate=level)  # type: ignore[arg-type]
+        algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)  # type: ignore[arg-type]
+    else:
+        mechanism = DualPerturbation(penalty=1.0, step_epsilon=level, as_published=True)  # type: ignore[arg-type]
+        algorithm = DualPerturbedADMM(mechanism=mechanism, dual_step=1.0)  # type: ignore[arg-type]
+    return nodes.plan(algorithm, l2=PAPERS_L2, rounds=PAPERS_ITERATIONS)
