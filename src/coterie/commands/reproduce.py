@@ -54,7 +54,8 @@ def reproduce(
 
     with shown_progress("reproducing", quiet=json_list, estimate_over=_ESTIMATE_OVER) as progress:
         tell = None if json_list else _tell
-        results = run_figures(figures, out, quick=quick, seed=seed, progress=progress, finished=tell)
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        results = run_figures(figures, out, quick=quick, seed=seed, workers=workers, progress=progress, finished=tell)
     if json_list:
         typer.echo(json.dumps([result.summary() for result in results], ensure_ascii=False))
 

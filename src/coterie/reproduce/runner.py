@@ -9,8 +9,10 @@ import dataclasses
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -50,22 +52,59 @@ def reproduce(
     quick: bool = False,
     seed: int = 0,
     scale: Scale | None = None,
+    workers: int = 1,
     progress: Progress | None = None,
     finished: Callable[[Reproduced], None] | None = None,
 ) -> list[Reproduced]:
-    """`scale` replaces every figure's own; `finished` is told about each figure as it comes."""
+    """`scale` replaces every figure's own; `finished` is told about each figure as it comes. With several `workers`,
+    processes of their own compute the parts of registered figures."""
     _check_matplotlib()
     scales = [scale or figure.scale(quick=quick, seed=seed) for figure in figures]
     for figure, at in zip(figures, scales, strict=True):
         _check_resumable(figure, at, out / figure.name)
     clock = _Clock(sum(part.cost for figure in figures for part in figure.parts.values()), progress)
     done = []
-    for figure, at in zip(figures, scales, strict=True):
-        result = _one(figure, at, out, clock)
-        done.append(result)
-        if finished is not None:
-            finished(result)
+    with _Workers(workers, figures, scales, out) as parts:
+        for figure, at in zip(figures, scales, strict=True):
+            result = _one(figure, at, out, clock, parts)
+            done.append(result)
+            if finished is not None:
+                finished(result)
     return done
+
+
+class _Workers:
+    """Parts that processes of their own compute and keep, in the order in which they will be asked for."""
+
+    def __init__(self, workers: int, figures: Sequence[Figure], scales: Sequence[Scale], out: Path) -> None:
+        self.pool, self.coming = None, {}
+        if workers <= 1:
+            return
+        # JAX does not survive a fork
+        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        for figure, scale in zip(figures, scales, strict=True):
+            for name in figure.parts if not _there(out / figure.name) else ():
+                if _kept(_place(figure, name, scale, out)) is None:
+                    self.coming[figure.name, name] = self.pool.submit(compute_part, figure.name, name, scale, out)
+
+    def __enter__(self) -> "_Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+    def wait_for(self, figure: str, part: str) -> None:
+        if (figure, part) in self.coming:
+            self.coming[figure, part].result()
+
+
+def compute_part(figure: str, part: str, scale: Scale, out: Path) -> None:
+    """What a worker does: it knows figures by their names."""
+    from coterie.reproduce.registry import find
+
+    found = find([figure])[0]
+    _keep(_place(found, part, scale, out), found.parts[part].compute(scale))
 
 
 class _Clock:
@@ -79,15 +118,24 @@ class _Clock:
             self.progress(round(_UNITS * self.done), round(_UNITS * self.total))
 
 
-def _one(figure: Figure, scale: Scale, out: Path, clock: _Clock) -> Reproduced:
+def _there(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
+
+
+def _place(figure: Figure, part: str, scale: Scale, out: Path) -> Path:
+    return out / ".parts" / f"{figure.name}-{part}-{_digest(figure, scale)[:16]}.npz"
+
+
+def _one(figure: Figure, scale: Scale, out: Path, clock: _Clock, parts: _Workers) -> Reproduced:
     directory = out / figure.name
-    if directory.is_dir() and any(directory.iterdir()):
+    if _there(directory):
         clock.tick(sum(part.cost for part in figure.parts.values()))
         claims = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
         return Reproduced(figure, directory, tuple(claims), resumed=True)
     found: list[Curve] = []
     for name, part in figure.parts.items():
-        kept = out / ".parts" / f"{figure.name}-{name}-{_digest(figure, scale)[:16]}.npz"
+        parts.wait_for(figure.name, name)
+        kept = _place(figure, name, scale, out)
         curves = _kept(kept)
         if curves is None:
             curves = part.compute(scale)
