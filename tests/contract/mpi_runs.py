@@ -86,7 +86,7 @@ def checkpoint(directory: Path, out: Path, die_in_round: int | None) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     transcript = mpi.run(
-        plan_of("states", 9), lambda p: DATA.shards[p], checkpoint=directory, every=3, software="x", progress=progress
+        plan_of("states", 9), lambda p: DATA.shards[p], checkpoint=directory, every=3, progress=progress
     )
     if transcript is not None:
         np.savez(out, releases=transcript.releases, begun=begun)

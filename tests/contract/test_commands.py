@@ -145,6 +145,11 @@ def test_a_finished_run_can_be_verified(finished, coterie):
         ("spec.toml", "rounds = 3", "rounds = 4", "algorithm.rounds"),
         ("spec.toml", '"heart"', '"heart"\nrow_norm = "from-data"', "reads row_norm off the data"),
         ("spec.toml", '"heart"', '"heart"\nrow_norm = 2.0', "data.row_norm"),
+        ("spec.toml", '"heart"', '"adult"', "labels"),
+        ("spec.toml", "[algorithm]", "[problem]\nl2 = 2.0\n[algorithm]", "problem of spec.toml"),
+        ("spec.toml", "[algorithm]", 'trust = "curator"\n[algorithm]', "privacy.trust"),
+        ("spec.toml", "[algorithm]", 'tuning = "none"\n[algorithm]', "privacy.tuning"),
+        ("spec.toml", "[engine]\nseed = 3", "", "engine.seed"),
         ("certificate.json", '"format"', '"delta": 0.5, "delta": 0.5, "format"', "'delta' stands twice"),
     ],
 )
@@ -159,6 +164,16 @@ def test_a_forged_run_with_right_sums_is_refused(finished, coterie, tmp_path, na
     code, out, told = coterie("certificate", "verify", tmp_path)
     assert (code, out) == (2, "")
     assert words in told
+
+
+def test_nothing_else_may_lie_in_the_directory_of_a_run(finished, coterie, tmp_path):
+    for path in finished[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "coefficients.csv").write_text("better ones")
+    (tmp_path / "SHA256SUMS").write_text(sums(tmp_path))
+    code, _, told = coterie("certificate", "verify", tmp_path)
+    assert code == 2
+    assert "'coefficients.csv' does not belong" in told
 
 
 def test_runs_on_the_same_data_add_up_in_a_ledger(coterie, tmp_path):

@@ -74,17 +74,62 @@ def test_the_same_key_draws_the_same_noise_and_every_use_another():
         key.draw("discrete-gaussian", 2, repeat=0, party=0, t=0)
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    saved = Checkpoint(tmp_path / "c", rank=0, n_ranks=2)
-    saved.begin("plan one", "code", [("before", 1.0, 1e-6)])
-    assert (tmp_path / "c" / "run.json").stat().st_mode & 0o077 == 0
+IDENTITY = {"plan": "one", "ranks": 2, "seed": None}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    begun = Checkpoint(tmp_path / "c", rank=0)
+    begun.begin(IDENTITY, [("before", 1.0, 1e-6)])
+    return begun
+
+
+def test_a_checkpoint_of_another_run_is_refused(saved):
     assert saved.past == [("before", 1.0, 1e-6)]
-    assert (
-        saved.key("plan one", "code").key == Checkpoint(tmp_path / "c", rank=1, n_ranks=2).key("plan one", "code").key
-    )
-    for plan, code, ranks in (("plan two", "code", 2), ("plan one", "other", 2), ("plan one", "code", 3)):
-        with pytest.raises(InputError, match="go on with the same"):
-            Checkpoint(tmp_path / "c", rank=0, n_ranks=ranks).key(plan, code)
+    other = Checkpoint(saved.directory, rank=1)
+    assert saved.key(IDENTITY).key == other.key(IDENTITY).key
+    for name, value in (("plan", "two"), ("ranks", 3), ("seed", 4), ("ledger", "file")):
+        with pytest.raises(InputError, match=f"was made with {name}"):
+            saved.key({**IDENTITY, name: value})
+
+
+def test_other_records_under_the_same_noise_are_refused(saved):
+    key, X = saved.key(IDENTITY), np.arange(6.0).reshape(3, 2)
+    assert saved.same_records([X], key)
+    assert saved.same_records([X], key)
+    assert not saved.same_records([X + 1e-9], key)
+    assert not saved.same_records([X.reshape(2, 3)], key)
+
+
+def test_files_are_for_the_owner_alone_and_nothing_else_is_removed(saved):
+    saved.save(0, np.zeros((2, 1, 1)), [np.zeros(3)])
+    saved.all_saved(2)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in saved.directory.iterdir())
+    (saved.directory / "precious.txt").write_text("mine")
+    saved.remove()
+    assert [path.name for path in saved.directory.iterdir()] == ["precious.txt"]
+    with pytest.raises(InputError, match="is no checkpoint and not empty"):
+        saved.begin(IDENTITY)
+
+
+def test_blocks_that_a_crash_left_over_are_not_read_twice(saved):
+    """Ten rounds were saved by all; of the next ten only by this rank; then it went on by fives."""
+    rounds = np.arange(20.0).reshape(20, 1, 1)
+    for start, end in ((0, 10), (10, 20), (10, 15), (15, 20)):
+        saved.save(start, rounds[start:end], [])
+    saved.all_saved(15)
+    assert np.array_equal(saved.load(15, 0)[0], rounds[:15])
+    saved.all_saved(20)
+    assert np.array_equal(saved.load(20, 0)[0], rounds)
+    with pytest.raises(InputError, match="is not complete"):
+        saved.load(21, 0)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_checkpoint_is_refused_in_one_sentence(saved, text):
+    (saved.directory / "run.json").write_text(text)
+    with pytest.raises(InputError, match="cannot be read"):
+        saved.key(IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +154,7 @@ def test_a_killed_process_costs_the_rounds_since_the_last_checkpoint(tmp_path):
     died = mpiexec(2, HERE / "mpi_runs.py", "checkpoint", saved, tmp_path / "none.npz", 8)
     assert died.returncode != 0
     assert not (tmp_path / "none.npz").exists()
-    assert Checkpoint(saved, rank=0, n_ranks=2).rounds_done == 6
+    assert Checkpoint(saved, rank=0).rounds_done == 6
     whole.mkdir()
     shutil.copy(saved / "run.json", whole / "run.json")  # the key, and nothing done yet
     for directory, out in ((saved, "on.npz"), (whole, "through.npz")):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import math
+import shutil
 import sys
 from typing import get_args
 
@@ -130,6 +131,20 @@ def test_a_broken_part_is_computed_again(tmp_path):
     kept.write_bytes(kept.read_bytes()[:50])
     reproduce([walks.figure], tmp_path)
     assert walks.computed == ["first", "first", "second"]
+
+
+def test_kept_parts_outlive_words_but_not_a_revision(tmp_path):
+    walks = Walks(stop=True)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([walks.figure], tmp_path)
+    reworded = dataclasses.replace(walks.figure, title="Walks", choices=(printed("length", 6),))
+    reproduce([reworded], tmp_path)
+    assert walks.computed == ["first", "second"]
+    with pytest.raises(InputError, match="made with other settings"):
+        reproduce([dataclasses.replace(reworded, revision=2)], tmp_path)
+    shutil.rmtree(tmp_path / "walks")
+    reproduce([dataclasses.replace(reworded, revision=2)], tmp_path)
+    assert walks.computed == ["first", "second"] * 2
 
 
 def test_other_settings_are_not_mixed(tmp_path):

@@ -9,11 +9,16 @@ from coterie.reproduce import (
     fixed_point,
     fixed_point_lasso,
     frontier,
+    frontier_claims,
     frontier_diffprivlib,
     frontier_methods,
+    frontier_published,
     frontier_table,
+    page,
 )
 from coterie.reproduce import recycled_comparison as comparison
+from coterie.reproduce import recycled_convergence as convergence
+from coterie.reproduce import recycled_settings as settings
 from coterie.reproduce.figure import Curve, Curves, Scale
 from coterie.reproduce.measures import APPROXIMATE, PUBLISHED, PURE
 from coterie.reproduce.recycled import (
@@ -85,7 +90,7 @@ def test_the_four_algorithms_are_matched_in_every_accounting(accounting):
 
 
 def test_a_bound_below_the_jacobian_s_share_cannot_be_had():
-    assert with_published_total(lambda level: frontier_methods.published_plan("R-ADMM", 5, level), 1e-3) is None
+    assert with_published_total(lambda level: frontier_published.published_plan("R-ADMM", 5, 50, level), 1e-3) is None
 
 
 def test_a_figure_end_to_end(tmp_path):
@@ -95,6 +100,36 @@ def test_a_figure_end_to_end(tmp_path):
     claims = json.loads((result.directory / "claims.json").read_text(encoding="utf-8"))
     assert {c["accounting"] for c in claims} == {"none", PUBLISHED, PURE, APPROXIMATE}
     assert all(c["holds"] for c in claims if c["accounting"] != "none")  # gamma costs nothing
+
+
+def test_odd_iterations_make_up_for_a_rise_only_where_there_was_one():
+    def claims(losses):
+        x = np.arange(1, len(losses) + 1)
+        names = ("ADMM", "γ = 0", "γ = 1")
+        curves = [Curve(f"a, N = 5{kind}", name, x, np.array(losses)) for kind in ("", " excess") for name in names]
+        found = convergence._claims_a(Curves(curves), 5)
+        return [claim.margin for claim in found if "make up for the rise" in claim.text]
+
+    assert claims([0.5, 0.6, 0.4, 0.39, 0.45, 0.4]) == pytest.approx([0.1])  # 0.45 follows no rise
+    assert claims([0.5, 0.6, 0.55, 0.5]) == pytest.approx([-0.05])
+    assert not claims([0.5, 0.4, 0.45, 0.4])
+
+
+def test_a_penalty_that_grows_too_fast_does_not_refute_one_that_grows():
+    x, curves = np.arange(1, 11), []
+    growths, levels = (1.0, 1.01, 1.02, 1.03), np.array([0.5, 0.45, 0.4, 0.6])
+    for panel, (privacy_panel, alpha) in settings.PANELS_4.items():
+        for growth, level in zip(growths, levels, strict=True):
+            name, same = f"q₁ = {growth:g}", np.full(10, level / alpha)
+            curves.append(Curve(panel, name, x, same, same, same))
+            curves += [Curve(f"{privacy_panel} {kind}", name, x, x) for kind in (PUBLISHED, PURE, APPROXIMATE)]
+        curves.append(Curve("e", f"α = {alpha:g}", np.array(growths), levels[::-1] / alpha))
+    claims = {claim.text: claim for claim in settings._claims_4(Curves(curves), TINY)}
+    assert claims["an increasing penalty can lower the loss (q₁ = 1.02 against constant, α = 1)"].holds
+    assert claims["within a range, the faster the penalty increases, the lower the loss (α = 1)"].margin == (
+        pytest.approx(0.05)
+    )
+    assert claims["within a range, the faster the penalty increases, the lower the error rate (α = 2)"].holds
 
 
 def test_comparison_reads_each_accounting_off_the_runs_matched_under_it():
@@ -159,11 +194,24 @@ def test_claims_about_the_lasso_need_no_method_of_a_full_run():
     curves = [
         *(falling(panel, name, y) for panel in ("a", "a retuned") for name, y in ((admm, 0.01), (sgd, 0.02))),
         *(falling("b", name, y) for name, y in (("M2", 0.03), (sgd, 0.02))),
-        Curve("a certified", admm, 20 * x, x, x, x),
+        Curve("a certified", admm, 5 * x, 0.01 * x, x, x),
+        falling("a certified", sgd, 0.02),
+        *(
+            Curve(fixed_point.PICKED, f"{name}, ε = {epsilon:g}", np.arange(4), np.array(picked))
+            for name in ("M2", sgd)
+            for epsilon, picked in ((0.1, (1.0, 0.1, 0.5, 3.0)), (1.0, (0.25 if name == sgd else 1.0, 0.1, 0.5, 30.0)))
+        ),
         *(Curve("without noise", name, np.arange(1, 4), np.full(3, y)) for name, y in ((admm, 0.01), (sgd, 0.02))),
     ]
     claims = fixed_point_lasso.claims(Curves(curves), TINY)
+    assert all(np.isfinite(c.margin) for c in claims)
     verdict = {(c.accounting, c.text.split(":")[0]): c.holds for c in claims}
+    for name, smaller_steps in (("M2", False), (sgd, True)):
+        assert verdict[APPROXIMATE, f"low privacy asks for more training steps of {name}"]
+        assert verdict[APPROXIMATE, f"low privacy asks for smaller step sizes of {name}"] == smaller_steps
+    at_their_cost = [c for c in claims if "at the ε they cost" in c.text]
+    assert [c.margin_means.split(", DP-SGD's ")[1].split()[0] for c in at_their_cost] == ["interpolated", "as"]
+    assert [c.holds for c in at_their_cost] == [True, True]
     assert verdict[PUBLISHED, "private ADMM does especially well at high privacy"]
     assert not verdict[APPROXIMATE, "M2 does especially well at high privacy"]
     assert not verdict[APPROXIMATE, "private ADMM's runs cost what Theorem 3 says"]
@@ -178,34 +226,82 @@ def test_every_method_of_the_frontier_costs_what_it_says(method):
     assert 0.999 < plan.epsilon(1e-6) <= 1.0 + 1e-9
 
 
+@pytest.mark.parametrize(("size", "method"), frontier_published.ITERATIONS)
+def test_published_runs_have_a_bound_whose_conditions_on_weights_hold(size, method):
+    plan = frontier_published.published_plan(method, size, 4, 1.0)
+    bound = published_bound(plan)
+    assert bound is not None
+    assert bound.total > 0
+    assert all(plan.problem.weight_of_one_record(records) <= 1 for records in plan.facts.sizes)  # C <= B_i
+
+
 def test_where_a_curve_first_comes_near():
     curve = Curve("", "", np.array([1.0, 4.0]), np.array([0.2, 0.1]))
-    assert frontier_table.first_within(curve, 0.15) == pytest.approx(2.0)
-    assert frontier_table.first_within(curve, 0.3) == 1.0
-    assert frontier_table.first_within(curve, 0.05) is None
+    inside = frontier_table.first_within(curve, 0.15)
+    assert inside.exact
+    assert inside.value == pytest.approx(2.0)
+    assert frontier_table.first_within(curve, 0.3).text() == "≤ 1"
+    assert frontier_table.first_within(curve, 0.05).text() == "> 4"
+    coarse = Curve("", "", np.array([1.0, 8.0]), np.array([0.2, 0.1]))
+    assert frontier_table.first_within(coarse, 0.15).text() == "1 to 8"
+
+
+def _drawn_up(x, **by_method):
+    """A frontier at N = 5, errors without noise 0.15; keys are methods, with `published_` before a paper's own runs."""
+    curves = [
+        Curve(frontier_table.WITHOUT_NOISE, frontier_table.WITHOUT_NOISE, x, np.full(2, 0.15)),
+        *(Curve(f"N = {n}", frontier_claims.ONE_NOISE_LINE, x, np.array([0.16, 0.155])) for n in (1, 5, 20, 100)),
+        *(Curve(f"N = {n}", frontier_claims.LINE, x, np.array([0.165, 0.159])) for n in (5, 100)),
+    ]
+    for name, y in by_method.items():
+        own = name.startswith("published_")
+        panel, at = ("N = 5, as published", np.array([16.0, 64.0])) if own else ("N = 5", x)
+        curves.append(Curve(panel, name.removeprefix("published_"), at, np.array(y)))
+    return Curves(curves)
 
 
 def test_the_table_of_the_frontier():
-    x = np.array([1.0, 4.0])
-    curves = Curves(
-        [
-            Curve(frontier.WITHOUT_NOISE, frontier.WITHOUT_NOISE, x, np.full(2, 0.15)),
-            Curve("N = 5", frontier.LINE, x, np.array([0.165, 0.159])),
-            Curve("N = 1", frontier.LINE, x, np.array([0.165, 0.159])),
-            Curve("N = 100", frontier.LINE, x, np.array([0.165, 0.159])),
-            Curve("N = 5", "PP", x, np.array([0.17, 0.15])),
-            Curve("N = 5", "M1", x, np.array([0.3, 0.2])),
-            Curve("N = 5", "DVP", x, np.array([0.17, 0.15])),
-            Curve("N = 5, as published", "PP", np.array([16.0, 64.0]), np.array([0.17, 0.15])),
-            Curve("N = 5, as published", "DVP", np.array([16.0, 64.0]), np.array([0.3, 0.2])),
-        ]
-    )
-    rows = {row.method: row for row in frontier_table.table(curves)}
-    assert rows["PP"].times_less == pytest.approx(16.0)
-    assert rows["M1"].cells() == ["5", "M1", "never", "", ""]
-    assert rows["DVP"].cells()[-1] == "> 32"
-    assert frontier.claims(curves, TINY)
-    frontier.draw(curves)
+    curves = _drawn_up(
+        np.array([1.0, 4.0]),
+        PP=(0.17, 0.15), published_PP=(0.17, 0.15), M1=(0.3, 0.2), DVP=(0.17, 0.15), published_DVP=(0.3, 0.2),
+        PVP=(0.155, 0.15), M3=(0.162, 0.161), **{"R-ADMM": (0.15, 0.15), "published_R-ADMM": (0.15, 0.15)},
+    )  # fmt: skip
+    cells = {row.method: row.cells()[2:] for row in frontier_table.rows(curves)}
+    assert cells == {
+        "PP": ["2", "32", "16"],
+        "M1": ["> 4", "", ""],
+        "DVP": ["2", "> 64", "≥ 32"],
+        "PVP": ["≤ 1", "", ""],
+        "M3": ["> 4", "", ""],
+        "R-ADMM": ["≤ 1", "≤ 16", "?"],
+    }
+    text = frontier_table.as_markdown(curves)
+    assert "| 5 | DVP | 2 | > 64 | ≥ 32 |" in text.splitlines()
+    derived = {(c.panel, c.name): c for c in frontier_table.as_curves(curves)}
+    times = derived["table: times less", "DVP"]
+    assert (times.x, times.low, times.high) == ([5], [pytest.approx(32)], [np.inf])
+    assert ("table: times less", "R-ADMM") not in derived
+    section = page.section(frontier.FIGURES["frontier"], curves, frontier.claims(curves, TINY), TINY)
+    assert text in section
+
+
+def test_claims_of_the_frontier():
+    curves = _drawn_up(
+        np.array([1.0, 4.0]),
+        PP=(0.166, 0.15), published_PP=(0.17, 0.15), DVP=(0.3, 0.2), published_DVP=(0.3, 0.2), M3=(0.164, 0.158),
+        M2=(0.27, 0.161),
+    )  # fmt: skip
+    verdict = {c.text: c.holds for c in frontier.claims(curves, TINY)}
+    below = "does so at a certified ε below its paper's own bound at that error"
+    assert verdict[f"{below} (PP, N = 5)"]
+    assert f"{below} (DVP, N = 5)" not in verdict  # neither comes near, so nothing is known
+    line = "is within half a point of the reference line for one noise at every ε"
+    assert verdict[f"M3, N = 5, {line}"]
+    assert not verdict[f"M2, N = 5, {line}"]
+    assert verdict["the best method at N = 5, ε = 1 is within half a point of the reference line for as many noises"]
+    picture = frontier.draw(curves)
+    titles = [axes.get_title() for axes in picture.axes]
+    assert sum("▲" in title for title in titles) == 1  # what is above the axis is marked where there is such
 
 
 def test_diffprivlib_is_left_out_where_it_is_not_installed(monkeypatch, tmp_path):

@@ -96,6 +96,11 @@ def test_preprocessing_fitted_on_the_data_voids_the_certificate_and_tuning_is_to
     model.certificate_.verify()
 
 
+def test_people_at_several_parties_need_parties():
+    with pytest.raises(InputError, match="parties: got None with people_span_parties"):
+        logistic(people_span_parties=True).fit(X, Y)
+
+
 def test_an_exact_score_beside_a_ledger_is_for_public_records_only():
     model = logistic(ledger=Spending()).fit(X, Y)
     with pytest.raises(InputError, match="score: an exact score of private records"):

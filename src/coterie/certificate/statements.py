@@ -17,6 +17,7 @@ from coterie.serialise import encode
 Past = Sequence[tuple[str, float, float]]
 
 SEEDED = "NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it"
+NO_TUNING = "not declared: settings chosen by looking at these data would cost more"
 UNPROTECTED = "NOT PRIVATE: nothing bounds the privacy loss, epsilon is infinite"
 SPENT = "NOT PRIVATE: something released from these data before has no bound"
 
@@ -115,7 +116,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
             "graph": {"edges": len(plan.topology.edges), "unrestricted": plan.topology.unrestricted},
         },
         "rounds": _rounds(plan, declared.rounds_done),
-        "tuning": declared.tuning or "not declared: settings chosen by looking at these data would cost more",
+        "tuning": declared.tuning or NO_TUNING,
         "past": [{"what": what, "epsilon": number(eps), "delta": delta} for what, eps, delta in declared.past],
         "total": _total(epsilon, declared),
         "audit": declared.audit or "not audited",

@@ -1,7 +1,7 @@
 """`coterie run`: one spec, one run, one directory."""
 
+import contextlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,23 +49,27 @@ def run(
 
     content = read_spec(spec, engine=engine)
     carry_out: Callable[..., Outcome | None] = execute
+    together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if content.engine.name == "mpi":
-        from coterie.spec.cluster import execute_on_cluster, is_first
+        from coterie.spec.cluster import ended_together, execute_on_cluster, is_first
 
-        carry_out = execute_on_cluster
+        carry_out, together = execute_on_cluster, ended_together()
         json_line = json_line or not is_first()  # nobody but the first process speaks
-    prepared = prepare(content)
-    if plan_only:
-        _print_plan(prepared, json_line)
-        return
-    found = _audited(prepared.plan, quiet=json_line) if audit else None
-    with shown_progress("training", quiet=json_line) as progress:
-        outcome = carry_out(prepared, progress=progress, audit=found)
+    with together:
+        prepared = prepare(content)
+        if plan_only:
+            _print_plan(prepared, json_line)
+            return
+        found = _audited(prepared.plan, quiet=json_line) if audit else None
+        with shown_progress("training", quiet=json_line) as progress:
+            outcome = carry_out(prepared, progress=progress, audit=found)
     if outcome is None:
         return
     outcome.write(directory)
     if content.engine.checkpoint is not None:
-        shutil.rmtree(content.engine.checkpoint)  # it holds the key of the noise
+        from coterie.engines.checkpoint import Checkpoint
+
+        Checkpoint(content.engine.checkpoint, rank=0).remove()  # it holds the key of the noise
     if json_line:
         typer.echo(json.dumps({**outcome.summary(), "directory": str(directory)}))
     else:

@@ -4,9 +4,11 @@ Public states are functions of releases and are computed again. Whoever can read
 so it belongs to the run's owner alone and is removed when the run is done.
 """
 
+import hashlib
+import hmac
 import json
 import os
-import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +18,61 @@ from coterie.errors import InputError
 from coterie.privacy.keyed_noise import KeyedEntropy
 
 RUN, PROGRESS = "run.json", "progress.json"
+_OURS = (RUN, PROGRESS, "records-*", "releases-*.npy", "private-*.npy", ".*.json", ".*.npy")
 
 
 class Checkpoint:
     """The part of one rank in a directory that all ranks share."""
 
-    def __init__(self, directory: Path, *, rank: int, n_ranks: int) -> None:
-        self.directory, self.rank, self.n_ranks = directory, rank, n_ranks
+    def __init__(self, directory: Path, *, rank: int) -> None:
+        self.directory, self.rank = directory, rank
 
     @property
     def exists(self) -> bool:
         return (self.directory / RUN).exists()
 
-    def begin(self, plan_digest: str, software: str, past: Any = ()) -> None:
-        """Rank 0: make the directory with a fresh key, unless it is there already. `past`: what a ledger said before
-        this run was charged to it, which happens once."""
-        if not self.exists:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            content = {"plan": plan_digest, "software": software, "ranks": self.n_ranks, "key": os.urandom(32).hex()}
-            self._write(RUN, json.dumps({**content, "past": past}).encode())
+    def begin(self, identity: dict[str, Any], past: Any = ()) -> None:
+        """Rank 0: make the directory with a fresh key, unless it is there already.
 
-    @property
-    def past(self) -> list[tuple[str, float, float]]:
-        return [(what, float(epsilon), float(delta)) for what, epsilon, delta in self._json(RUN)["past"]]
+        identity: what a run that goes on must have in common with this one. past: what a ledger said before this run
+        was charged to it, which happens once.
+        """
+        if self.exists:
+            return
+        if self.directory.exists() and (not self.directory.is_dir() or any(self.directory.iterdir())):
+            raise InputError(f"checkpoint: {str(self.directory)!r} is no checkpoint and not empty; choose another")
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.chmod(0o700)
+        content = {"identity": identity, "past": past, "key": os.urandom(32).hex()}
+        self._write(RUN, json.dumps(content).encode())
 
-    def key(self, plan_digest: str, software: str) -> KeyedEntropy:
-        """The noise of this run. Another plan, other code or other ranks would not repeat releases byte for byte."""
-        stored = self._json(RUN)
-        expected = {"plan": plan_digest, "software": software, "ranks": self.n_ranks}
-        for name, value in expected.items():
+    def key(self, identity: dict[str, Any]) -> KeyedEntropy:
+        """The noise of this run. Anything else would not repeat releases byte for byte, or not the same ones."""
+        stored = self._stored("identity")
+        for name, value in json.loads(json.dumps(identity)).items():
             if stored.get(name) != value:
                 raise InputError(
                     f"checkpoint: {str(self.directory)!r} was made with {name} {stored.get(name)}, not {value}; "
                     "go on with the same, or remove it and count what was released as spent"
                 )
-        return KeyedEntropy(bytes.fromhex(stored["key"]))
+        try:
+            return KeyedEntropy(bytes.fromhex(self._stored("key")))
+        except ValueError:
+            raise InputError(f"checkpoint: {str(self.directory / RUN)!r} cannot be read (its key is damaged)") from None
+
+    @property
+    def past(self) -> list[tuple[str, float, float]]:
+        return [(what, float(epsilon), float(delta)) for what, epsilon, delta in self._stored("past")]
+
+    def same_records(self, arrays: Iterable[np.ndarray], key: KeyedEntropy) -> bool:
+        """Whether this rank's records are those it began with: others under the same noise would give both away."""
+        found = hmac.new(key.key, digestmod=hashlib.sha256)
+        for array in arrays:
+            found.update(f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(array).tobytes())
+        path = self.directory / f"records-{self.rank:04d}"
+        if not path.exists():
+            self._write(path.name, found.hexdigest().encode())
+        return hmac.compare_digest(path.read_bytes(), found.hexdigest().encode())
 
     @property
     def rounds_done(self) -> int:
@@ -71,37 +93,69 @@ class Checkpoint:
             if int(path.name.split("-")[1]) != rounds:
                 path.unlink()
 
-    def load(self, n_private: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """(rounds done, own parties, d) of what was released, and the private states after it."""
-        done = self.rounds_done
-        blocks = sorted(self.directory.glob(f"releases-*-{self.rank:04d}.npy"))
-        blocks = [path for path in blocks if int(path.name.split("-")[2]) <= done]
-        private = [
-            np.load(self.directory / f"private-{done:06d}-{self.rank:04d}-{place}.npy") for place in range(n_private)
-        ]
-        return np.concatenate([np.load(path) for path in blocks]), private
+    def load(self, rounds: int, n_private: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        """(rounds, own parties, d) of what was released, and the private states after it."""
+        blocks, reached = [], 0
+        try:
+            while reached < rounds:  # blocks that were cut off by a crash do not end where the next one begins
+                found = self.directory.glob(f"releases-{reached:06d}-*-{self.rank:04d}.npy")
+                end, path = max((int(p.name.split("-")[2]), p) for p in found if int(p.name.split("-")[2]) <= rounds)
+                blocks.append(np.load(path))
+                reached = end
+            private = [
+                np.load(self.directory / f"private-{rounds:06d}-{self.rank:04d}-{place}.npy")
+                for place in range(n_private)
+            ]
+        except (OSError, ValueError) as error:
+            raise InputError(f"checkpoint: {str(self.directory)!r} is not complete ({error})") from None
+        return np.concatenate(blocks), private
 
     def remove(self) -> None:
-        shutil.rmtree(self.directory)
+        """What this class has written, and the directory if nothing else is in it."""
+        for pattern in _OURS:
+            for path in self.directory.glob(pattern):
+                path.unlink()
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def _stored(self, name: str) -> Any:
+        content = self._json(RUN)
+        if name not in content:
+            raise InputError(f"checkpoint: {str(self.directory / RUN)!r} cannot be read (no {name})")
+        return content[name]
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            return json.loads((self.directory / name).read_text())
+            content = json.loads((self.directory / name).read_text())
+            return content if isinstance(content, dict) else {}
         except (OSError, ValueError) as error:
             raise InputError(f"checkpoint: {str(self.directory / name)!r} cannot be read ({error})") from None
 
     def _save(self, name: str, array: np.ndarray) -> None:
-        partial = self.directory / f".{name}"
-        with partial.open("wb") as file:
+        with self._replaced(name) as file:
             np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.directory / name)
 
     def _write(self, name: str, content: bytes) -> None:
-        partial = self.directory / f".{name}"
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with self._replaced(name) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.directory / name)
+
+    def _replaced(self, name: str) -> "_Replaced":
+        return _Replaced(self.directory, name)
+
+
+class _Replaced:
+    """A file for its owner alone that appears complete or not at all."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.partial, self.path = directory / f".{name}", directory / name
+
+    def __enter__(self) -> Any:
+        self.file = open(os.open(self.partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+        return self.file
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        if kind is None:
+            self.partial.replace(self.path)

@@ -41,7 +41,7 @@ def _point_to(folder: str | None, worth_keeping_s: float) -> None:
 
 def _folder() -> Path | None:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "coterie" / "xla" / _processor()
+    folder = Path(home) / "coterie" / "xla" / processor()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
@@ -49,7 +49,8 @@ def _folder() -> Path | None:
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """A name for this kind of processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

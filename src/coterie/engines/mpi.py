@@ -22,9 +22,9 @@ from coterie.engines.buckets import make_buckets
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.ranks import Layout, split
 from coterie.engines.rounds import Program, Rounds
-from coterie.errors import InputError, LocalSolveError, MissingExtraError
+from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.release import unit_noise
 from coterie.selection import All
 from coterie.transcript import Transcript
@@ -48,34 +48,67 @@ def run(
     noise: NoiseSource | None = None,
     checkpoint: Path | None = None,
     every: int = 10,
-    software: str = "",
+    identity: dict[str, Any] | None = None,
     comm: Any = None,
     progress: Progress | None = None,
 ) -> Transcript | None:
     """Execute the plan; rank 0 gets the transcript, the others None.
 
     shard_of: the records of a party; asked for own parties only. every: rounds from one checkpoint to the next.
-    software: what a checkpoint must have been made by to be continued, such as a digest of the package.
+    identity: what, besides plan, seed and ranks, a run that goes on must have in common with the one that began.
     """
-    if not isinstance(plan.algorithm.selection, All):
-        raise InputError(f"selection: got {plan.algorithm.selection}; the engine 'mpi' needs everybody in every round")
-    if checkpoint is not None and noise is not None and not noise.reproducible:
+    comm = world() if comm is None else comm
+    check(plan, comm.size, checkpoint)
+    if checkpoint is not None and noise is not None and not isinstance(noise, Seeded):
         raise InputError("noise: a run with a checkpoint draws its own, which it can repeat; leave it out")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InputError(f"every: got {every!r}; an integer >= 1 is needed")
     plan.check_flow()
-    comm = world() if comm is None else comm
-    saved = None
-    if checkpoint is not None:
-        saved = Checkpoint(checkpoint, rank=comm.rank, n_ranks=comm.size)
-        if comm.rank == 0:
-            saved.begin(plan.digest, software)
-        comm.Barrier()
-        keyed = saved.key(plan.digest, software)
-        noise = keyed if noise is None else noise
+    saved = None if checkpoint is None else Checkpoint(checkpoint, rank=comm.rank)
+    common = whole_identity(plan, comm.size, noise, identity)
+
+    def ready() -> _Rank:
+        if saved is None:
+            return _Rank(plan, shard_of, SystemEntropy() if noise is None else noise, comm)
+        key = saved.key(common)
+        rank = _Rank(plan, shard_of, key if noise is None else noise, comm)
+        if not saved.same_records(rank.arrays, key):
+            raise InputError(
+                f"checkpoint: {str(checkpoint)!r} was made with other records; remove it, and count it as spent"
+            )
+        return rank
+
     with jax.enable_x64(True):
-        rank = _Rank(plan, shard_of, SystemEntropy() if noise is None else noise, comm)
-        return rank.go(saved, every, progress)
+        _together(comm, lambda: saved.begin(common) if saved is not None and comm.rank == 0 else None)
+        return _together(comm, ready).go(saved, every, progress)
+
+
+def check(plan: Plan, n_ranks: int, checkpoint: Path | None) -> None:
+    """Refuse, before anything is charged, what this engine cannot carry out."""
+    if not isinstance(plan.algorithm.selection, All):
+        raise InputError(f"selection: got {plan.algorithm.selection}; the engine 'mpi' needs everybody in every round")
+    if checkpoint is not None and plan.algorithm.mechanism.law == "discrete-gaussian":
+        raise InputError("hardened: got True with a checkpoint; noise that is drawn exactly cannot be drawn again")
+    if n_ranks > plan.facts.n_parties:
+        raise InputError(f"engine: {n_ranks} processes for {plan.facts.n_parties} parties; a party each is needed")
+
+
+def whole_identity(plan: Plan, n_ranks: int, noise: Any, more: dict[str, Any] | None) -> dict[str, Any]:
+    """What two runs must share so that one can go on where the other stopped, releasing the same."""
+    seed = int(noise.seed) if isinstance(noise, Seeded) else None
+    return {"plan": plan.digest, "ranks": n_ranks, "seed": seed, **(more or {})}
+
+
+def _together(comm: Any, step: Callable[[], Any]) -> Any:
+    """The step's result, or an error at every rank if it failed at any: nobody is left waiting."""
+    error, result = None, None
+    try:
+        result = step()
+    except Exception as caught:
+        error = caught
+    if comm.allreduce(int(error is not None)):
+        raise error or CoterieError("engine: another process failed, so this one stops")
+    return result
 
 
 class _OwnSteps(Rounds):
@@ -90,10 +123,6 @@ class _Rank:
     def __init__(self, plan: Plan, shard_of: Callable[[int], Any], source: NoiseSource, comm: Any) -> None:
         self.plan, self.source, self.comm = plan, source, comm
         self.d, n_parties = plan.problem.n_coefficients(plan.facts), plan.facts.n_parties
-        if comm.size > n_parties:
-            raise InputError(
-                f"engine: {comm.size} processes for {n_parties} parties; at least one party each is needed"
-            )
         self.layout = Layout(plan.topology, tuple(split(plan.facts.sizes, comm.size)), comm.rank)
         self.own = self.layout.own
         self.on_graph = plan.algorithm.needs_graph and not plan.topology.unrestricted
@@ -103,7 +132,9 @@ class _Rank:
             self.topology = self.layout.neighbourhood(_Exchange(self.layout, comm, self.d))
             self.algorithm = self.layout.algorithm(plan.algorithm)
             self.rows = np.arange(len(self.own))
-        self.records = jax.device_put(make_buckets(plan.problem, [shard_of(int(party)) for party in self.own]))
+        shards = [shard_of(int(party)) for party in self.own]
+        self.arrays = [array for shard in shards for array in (shard.X, shard.y, shard.weight)]
+        self.records = jax.device_put(make_buckets(plan.problem, shards))
         self.table = plan.grant_table()
         program = Program(
             algorithm=self.algorithm,
@@ -145,7 +176,7 @@ class _Rank:
         if rounds == 0:
             return []
         leaves, shape = jax.tree.flatten(self.private)
-        releases, private = saved.load(len(leaves))
+        releases, private = _together(self.comm, lambda: saved.load(rounds, len(leaves)))
         for t, released in enumerate(releases):
             self._combine(t, released)
         self.private = jax.tree.unflatten(shape, [jnp.asarray(a) for a in private])

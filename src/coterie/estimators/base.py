@@ -91,6 +91,8 @@ class PrivateLinearModel(BaseEstimator):
     def fit(self, X: Any, y: Any, *, parties: Any = None, sample_weight: Any = None) -> Any:
         """Fit on rows X with labels y; `parties` names the party of each row (one party when it is left out)."""
         self._check_parameters()
+        if self.people_span_parties and parties is None:
+            raise InputError("parties: got None with people_span_parties; the noise depends on how many there are")
         for name in ("certificate_", "privacy_", "transcript_"):  # of an earlier fit: not to be read beside this one
             self.__dict__.pop(name, None)
         X, y = validate_data(

@@ -110,6 +110,8 @@ def evaluate(
     check_delta(delta)
     check_adjacency(adjacency)
     terms = _terms(adjacency, unit, records_per_person, people_span_parties)
+    if people_span_parties and parties is None:
+        raise InputError("parties: got None with people_span_parties; the noise depends on how many parties there are")
     sizes = _party_sizes(parties, len(np.asarray(y)))
     releases = calibrated(tables, epsilon, delta, adjacency, records_moved(terms, sizes, trust))
     spent = _loss(releases, delta)

@@ -22,6 +22,7 @@ from coterie.privacy.discrete import STEPS_PER_STD, unit_steps
 Law = Literal["gaussian", "gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output"]
 LAWS: tuple[Law, ...] = ("gaussian", "gamma-sphere", "discrete-gaussian")
+_BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
 _PURPOSE_KEY = {"release": 0, "output": 1}
 Key = tuple[int, int, int]  # repeat, party, round
 
@@ -74,8 +75,7 @@ class SystemEntropy:
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # research with a seed does without it
 
-        self._process = os.getpid()
-        # the 16-byte nonce starts the block counter at 0: 2^32 blocks of 64 bytes would be 256 GiB
+        self._process, self._left = os.getpid(), _BYTES_PER_KEY
         self._stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
 
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
@@ -90,8 +90,9 @@ class SystemEntropy:
         return self._uniform
 
     def _uniform(self, size: int) -> np.ndarray:
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or self._left < 8 * size:
             self.__init__()  # a forked child would otherwise draw the same numbers as its parent
+        self._left -= 8 * size
         words = np.frombuffer(self._stream.update(bytes(8 * size)), dtype="<u8")
         return (words >> np.uint64(11)) * 2.0**-53
 

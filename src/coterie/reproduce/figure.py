@@ -11,7 +11,9 @@ How to add one:
 3. List every claim of the text about the figure as a `Claim`, in our own words, with a margin that is positive exactly
    when it holds; a claim about privacy once for each accounting. A claim that fails is a result.
 4. List every setting in `choices`: printed in the paper, or chosen and why.
-5. Put the Figure into the module's FIGURES and its name into `registry.MODULES`.
+5. Parts are kept by figure, part, scale, package version and the figure's `revision`. Raise `revision` whenever a part
+   would compute something else; claims, drawings, derived curves and the words of `choices` leave it alone.
+6. Put the Figure into the module's FIGURES and its name into `registry.MODULES`.
 """
 
 import dataclasses
@@ -119,7 +121,8 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """`full` and `quick` are (runs, iterations); `derived` makes the curves that need more than one part."""
+    """`full` and `quick` are (runs, iterations); `derived` makes the curves that need more than one part, `table` a
+    Markdown table for the page; parts kept under another `revision` are computed again."""
 
     name: str
     citation: str
@@ -131,6 +134,8 @@ class Figure:
     full: tuple[int, int]
     quick: tuple[int, int]
     derived: Callable[[Curves], list[Curve]] = lambda curves: []
+    table: Callable[[Curves], str] = lambda curves: ""
+    revision: int = 1
 
     def scale(self, *, quick: bool, seed: int) -> Scale:
         runs, iterations = self.quick if quick else self.full

@@ -35,6 +35,10 @@ N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
 KAPPA = LABEL_STD * math.sqrt(2 * math.log(P) / N) / math.sqrt(P)
 PROBLEM = Problem(loss=Squared(), penalty=L1(KAPPA), record_weight=1 / N)
 SAMPLED = ("M2", "DP-SGD")  # by secret Poisson coins
+TEST_DATA, PUBLIC_DATA = 3, (1, 2)  # draws: the private one, and those for settings
+TUNING_RUNS = 2
+ADMM, SGD = "private ADMM", "DP-SGD"  # of the paper's protocol
+PICKED = "settings: step, clip, relaxation, rounds"  # the panel of settings that were picked
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,23 +18,21 @@ from coterie.algorithms import (
     WalkADMM,
 )
 from coterie.plan import Plan
-from coterie.privacy.objective import DualPerturbation, LinearPerturbation, OutputPerturbation, PenaltyPerturbation
+from coterie.privacy.objective import DualPerturbation, LinearPerturbation, OutputPerturbation
 from coterie.privacy.proximal import SumNoise
 from coterie.problems import L2, Logistic, Problem
 from coterie.reproduce.census import Network, network
 from coterie.reproduce.measures import DELTA
-from coterie.reproduce.recycled import recycled
 from coterie.rules import RECYCLE_WEIGHT, Open, Situation, choose
-from coterie.schedules import Schedule
 from coterie.selection import Walk
 from coterie.topology import make_topology
 
 GRAPHS = {1: "complete", 5: "ring", 20: "watts-strogatz", 100: "watts-strogatz"}
 PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
-PAPERS_L2, PAPERS_ITERATIONS = 0.22, 50
-NEEDS_NEIGHBOURS = ("DVP", "PVP", "PP", "R-ADMM", "MR-ADMM")
+OUTPUT_NOISED = "MR-ADMM, output noise"
+NEEDS_NEIGHBOURS = ("DVP", "PVP", "PP", "R-ADMM", "MR-ADMM", OUTPUT_NOISED)
 METHODS = (*NEEDS_NEIGHBOURS, "one release", "M1", "walk", "M2", "M3", "DP-GD")
-PAPERS = ("DVP", "PP", "R-ADMM")  # those whose papers bound the loss of one record
+ONE_NOISE = ("M2", "M3", "DP-GD")  # for all parties, however many they are
 GROWTH = 1.04  # of MR-ADMM's penalty per pair of iterations
 RULES = {
     "one release": ("none", "one-release-average"),
@@ -94,26 +92,12 @@ def _graph_variant(method: str, algorithm: PenaltyPerturbedADMM) -> Algorithm:
         return PrimalPerturbedADMM(mechanism=mechanism, dual_step=algorithm.dual_step, **common)  # type: ignore[arg-type]
     if method == "PP":
         return algorithm
-    if method == "MR-ADMM":
+    if method != "R-ADMM":
         noise["penalty"] = dataclasses.replace(penalty, ratio=GROWTH)
+    kind = OutputPerturbation if method == OUTPUT_NOISED else LinearPerturbation
     return RecycledADMM(
-        mechanism=LinearPerturbation(**noise),  # type: ignore[arg-type]
+        mechanism=kind(**noise),  # type: ignore[arg-type]
         dual_step=algorithm.dual_step,
         recycle_weight=RECYCLE_WEIGHT,
         **common,  # type: ignore[arg-type]
     )
-
-
-def published_plan(method: str, size: int, level: float) -> Plan:
-    """As the papers run it: gamma noise, eta = theta = 1, C = 1750; `level` is the paper's alpha, or alpha_p(t)."""
-    nodes = nodes_of(size)
-    if method == "R-ADMM":
-        algorithm = recycled(Schedule(1.0), noise_rate=level)
-        return nodes.plan(algorithm, l2=PAPERS_L2, rounds=PAPERS_ITERATIONS // 2)
-    if method == "PP":
-        mechanism = PenaltyPerturbation(penalty=1.0, noise_rate=level)  # type: ignore[arg-type]
-        algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)  # type: ignore[arg-type]
-    else:
-        mechanism = DualPerturbation(penalty=1.0, step_epsilon=level, as_published=True)  # type: ignore[arg-type]
-        algorithm = DualPerturbedADMM(mechanism=mechanism, dual_step=1.0)  # type: ignore[arg-type]
-    return nodes.plan(algorithm, l2=PAPERS_L2, rounds=PAPERS_ITERATIONS)

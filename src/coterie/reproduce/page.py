@@ -1,12 +1,13 @@
-"""A figure's section of a documentation page: picture, claims, settings."""
+"""A figure's section of a documentation page: picture, table where there is one, claims, settings."""
 
 from collections.abc import Sequence
 
-from coterie.reproduce.figure import Choice, Claim, Figure, Scale
+from coterie.reproduce.figure import Choice, Claim, Curves, Figure, Scale
 
 
-def section(figure: Figure, claims: Sequence[Claim], scale: Scale) -> str:
+def section(figure: Figure, curves: Curves, claims: Sequence[Claim], scale: Scale) -> str:
     """Markdown; the picture is figure.png beside it."""
+    table = figure.table(curves)
     lines = [
         f"## {figure.title}",
         "",
@@ -15,6 +16,7 @@ def section(figure: Figure, claims: Sequence[Claim], scale: Scale) -> str:
         "",
         f"![{figure.title}](figure.png)",
         "",
+        *([table, ""] if table else []),
         "| claim | where | accounting | holds | margin |",
         "|---|---|---|---|---|",
         *(_row(claim) for claim in claims),

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.algorithms import ConsensusADMM
 from coterie.reproduce.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.panels import finish, grid, plot
-from coterie.reproduce.recycled import CITATION, NETWORK_CHOICES, five_nodes
+from coterie.reproduce.recycled import CITATION, NETWORK_CHOICES, NODES_CHOICE, five_nodes
 from coterie.reproduce.recycled import L2 as PAPERS_RHO
 
 RHOS = tuple(np.geomspace(0.002, 20.0, 13).tolist())
@@ -75,6 +75,8 @@ FIGURES = {
         claims=claims,
         choices=(
             *NETWORK_CHOICES,
+            printed("C", 1750),
+            NODES_CHOICE,
             printed("iterations", 50),
             chosen("η", 1.0, "the fixed penalty of the paper's Fig. 5"),
             chosen("ρ", tuple(f"{rho:.3g}" for rho in RHOS), "evenly in ln ρ around 0.22, and 0.22"),

@@ -123,7 +123,7 @@ def _there(directory: Path) -> bool:
 
 
 def _place(figure: Figure, part: str, scale: Scale, out: Path) -> Path:
-    return out / ".parts" / f"{figure.name}-{part}-{_digest(figure, scale)[:16]}.npz"
+    return out / ".parts" / f"{figure.name}-{part}-{_key(figure, part, scale)}.npz"
 
 
 def _one(figure: Figure, scale: Scale, out: Path, clock: _Clock, parts: _Workers) -> Reproduced:
@@ -149,7 +149,7 @@ def _one(figure: Figure, scale: Scale, out: Path, clock: _Clock, parts: _Workers
         _write_csv(partial / "curves.csv", curves)
         (partial / "claims.json").write_text(_json([claim.as_dict() for claim in claims]), encoding="utf-8")
         (partial / "settings.json").write_text(_json(_settings(figure, scale)), encoding="utf-8")
-        (partial / "page.md").write_text(section(figure, claims, scale), encoding="utf-8")
+        (partial / "page.md").write_text(section(figure, curves, claims, scale), encoding="utf-8")
     return Reproduced(figure, directory, tuple(claim.as_dict() for claim in claims), resumed=False)
 
 
@@ -164,11 +164,20 @@ def _settings(figure: Figure, scale: Scale) -> dict[str, Any]:
         "scale": dataclasses.asdict(scale),
         "choices": [dataclasses.asdict(choice) for choice in figure.choices],
         "coterie": coterie.__version__,
+        "revision": figure.revision,
     }
 
 
-def _digest(figure: Figure, scale: Scale) -> str:
-    return hashlib.sha256(_json(_settings(figure, scale)).encode()).hexdigest()
+def _key(figure: Figure, part: str, scale: Scale) -> str:
+    """What a part's curves depend on: claims and words about settings may change under parts that are kept."""
+    computed = {
+        "figure": figure.name,
+        "part": part,
+        "revision": figure.revision,
+        "scale": dataclasses.asdict(scale),
+        "coterie": coterie.__version__,
+    }
+    return hashlib.sha256(_json(computed).encode()).hexdigest()[:16]
 
 
 def _check_resumable(figure: Figure, scale: Scale, directory: Path) -> None:

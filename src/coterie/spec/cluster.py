@@ -1,43 +1,60 @@
 """A spec on a cluster: every process reads it, the first one charges, writes and speaks."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from coterie.certificate.software import package_digest
+from coterie.certificate.software import software
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.compile_cache import processor
+from coterie.errors import InputError
 from coterie.privacy.noise import Seeded
 from coterie.spec.execution import Prepared, Progress, charge, outcome_of
 from coterie.spec.outcome import Outcome
 from coterie.transcript import Transcript
 
 
-def execute_on_cluster(
-    prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None
-) -> Outcome | None:
-    """The outcome at the first process, None at the others. An error in one of them ends all."""
+def is_first() -> bool:
+    return mpi.world().rank == 0
+
+
+@contextlib.contextmanager
+def ended_together() -> Iterator[None]:
+    """An error in one process ends all of them: the others would wait for it for ever."""
     comm = mpi.world()
     try:
-        return _execute(prepared, comm, progress, audit)
+        yield
     except Exception as error:
         if comm.size == 1:
             raise
-        print(f"coterie: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
-        return comm.Abort(1)
+        print(f"coterie: {error}", file=sys.stderr, flush=True)
+        comm.Abort(2 if isinstance(error, InputError) else 1)
 
 
-def _execute(prepared: Prepared, comm: Any, progress: Progress | None, audit: dict[str, Any] | None) -> Outcome | None:
-    engine = prepared.spec.engine
+def execute_on_cluster(
+    prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None
+) -> Outcome | None:
+    """The outcome at the first process, None at the others."""
+    comm, engine, plan = mpi.world(), prepared.spec.engine, prepared.plan
+    mpi.check(plan, comm.size, engine.checkpoint)
+    noise, ledger = None if engine.seed is None else Seeded(engine.seed), prepared.spec.privacy.ledger
+    identity = {
+        **software(),
+        "processor": processor(),
+        "delta": prepared.spec.privacy.delta,
+        "ledger": None if ledger is None else str(ledger.absolute()),
+    }
 
     def carry_out() -> Transcript | None:
         return mpi.run(
-            prepared.plan,
+            plan,
             lambda party: prepared.records.federation.shards[party],
-            noise=None if engine.seed is None else Seeded(engine.seed),
+            noise=noise,
             checkpoint=engine.checkpoint,
             every=engine.checkpoint_every,
-            software=package_digest(),
+            identity=identity,
             comm=comm,
             progress=progress,
         )
@@ -45,21 +62,13 @@ def _execute(prepared: Prepared, comm: Any, progress: Progress | None, audit: di
     if comm.rank != 0:
         carry_out()
         return None
-    past = _past(prepared, comm)
+    past = charge(prepared) if engine.checkpoint is None else ()
+    if engine.checkpoint is not None:
+        saved = Checkpoint(engine.checkpoint, rank=0)
+        common = mpi.whole_identity(plan, comm.size, noise, identity)
+        if not saved.exists:
+            saved.begin(common, charge(prepared))
+        saved.key(common)  # another run's checkpoint is refused here
+        past = saved.past  # a run that goes on after a crash has been charged already
     first: Callable[[], Any] = carry_out
     return outcome_of(prepared, first, past, audit)
-
-
-def _past(prepared: Prepared, comm: Any) -> Any:
-    """What the ledger knew before this run; a run that goes on after a crash has been charged already."""
-    engine = prepared.spec.engine
-    if engine.checkpoint is None:
-        return charge(prepared)
-    saved = Checkpoint(engine.checkpoint, rank=0, n_ranks=comm.size)
-    if not saved.exists:
-        saved.begin(prepared.plan.digest, package_digest(), charge(prepared))
-    return saved.past
-
-
-def is_first() -> bool:
-    return mpi.world().rank == 0

@@ -20,6 +20,16 @@ from coterie.spec.sections import Spec
 from coterie.transcript import RANDOMNESS, Transcript
 
 SUMS = "SHA256SUMS"
+_ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
+
+
+def transcript_name(complete: bool) -> str:
+    return "transcript.npz" if complete else "partial-transcript.npz"
+
+
+def files_of(complete: bool) -> set[str]:
+    """Everything in the directory of a run that came to its end, or that was stopped."""
+    return {*_ALWAYS, transcript_name(complete), *({"model.json"} if complete else ())}
 
 
 class Log:
@@ -70,9 +80,10 @@ class Outcome:
             if complete:
                 model = model_of(self.transcript, self.records.schema, self.records.feature_names)
                 files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
+            assert {*files, transcript_name(complete), SUMS} == files_of(complete)
             for name, text in files.items():
                 (partial / name).write_text(text, encoding="utf-8")
-            self.transcript.save(partial / ("transcript.npz" if complete else "partial-transcript.npz"))
+            self.transcript.save(partial / transcript_name(complete))
             (partial / SUMS).write_text(sums(partial), encoding="utf-8")
         return directory
 

@@ -32,7 +32,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     path = Path(path)
     text = read_text(path)
     content = tables_of(text, path)
-    data = _data(content["data"], path.parent)
+    data = data_section(content["data"], path.parent)
     schema, data_derived = _schema(content.get("schema"), data, path.parent)
     privacy = privacy_section(content["privacy"], path.parent)
     return Spec(
@@ -41,7 +41,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
         schema=schema,
         data_derived=data_derived,
         parties=_parties(content.get("parties", {}), data, schema),
-        problem=_problem(content.get("problem", {})),
+        problem=problem_section(content.get("problem", {})),
         privacy=privacy,
         algorithm=algorithm_section(content.get("algorithm", {}), privacy),
         engine=engine_section(content.get("engine", {}), path.parent, engine),
@@ -58,6 +58,9 @@ def tables_of(text: str, path: Path) -> dict[str, Any]:
     for name in ("data", "privacy"):
         if name not in content:
             raise InputError(f"spec: the table [{name}] is missing")
+    for name, table in content.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{name}: got {keys.short(table)}; a table is needed")
     return content
 
 
@@ -72,7 +75,7 @@ def read_text(path: Path) -> str:
         raise InputError(f"spec: {str(path)!r} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def _data(content: Any, folder: Path) -> DataSection:
+def data_section(content: Any, folder: Path) -> DataSection:
     def path(where: str, value: Any) -> Path:
         return folder / keys.path(where, value)
 
@@ -169,7 +172,7 @@ def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesS
     return section
 
 
-def _problem(content: Any) -> ProblemSection:
+def problem_section(content: Any) -> ProblemSection:
     table = {
         "loss": Key(keys.name_in(LOSSES)),
         "width": Key(keys.positive),

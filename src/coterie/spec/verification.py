@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from coterie.certificate.certificate import compare, unique_keys
 from coterie.certificate.software import package_digest
 from coterie.data import Schema
 from coterie.errors import InputError
-from coterie.spec.outcome import SUMS, model_of, summary_of
-from coterie.spec.reading import algorithm_section, engine_section, privacy_section, schema_from, tables_of
+from coterie.spec.agreement import check_spec
+from coterie.spec.outcome import SUMS, files_of, model_of, summary_of, transcript_name
 from coterie.transcript import Transcript
 
 # a spec cannot tell how long a run took, and only its own data sets have public test records
@@ -29,7 +28,9 @@ def verify_path(path: Path) -> tuple[Certificate, list[str], list[str]]:
     checked = ["all statements", "plan digest"]
     if directory is not None:
         _check_sums(directory)
-        checked += [*_check_run(directory, certificate), "file sums"]
+        agreeing, unsure = _check_run(directory, certificate)
+        checked += [*agreeing, "file sums"]
+        notes += unsure
         notes.append("seconds, test error and log are what the run told: nothing here implies them")
     return certificate, checked, notes
 
@@ -57,32 +58,52 @@ def _check_sums(directory: Path) -> None:
             raise InputError(f"certificate: {name!r} was changed after it was written ({SUMS} differs)")
 
 
-def _check_run(directory: Path, certificate: Certificate) -> list[str]:
-    """The run in the directory is the one that is certified; which files were compared."""
-    document = certificate.document
+def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], list[str]]:
+    """The run in the directory is the one that is certified; which files were compared, and what was not."""
+    document, notes = certificate.document, []
+    present = {path.name for path in directory.iterdir()}
+    complete = transcript_name(True) in present
+    for name in sorted(present ^ files_of(complete)):
+        what = "does not belong into" if name in present else "is missing from"
+        raise InputError(f"certificate: {name!r} {what} the directory of a run")
     if _text(directory / "plan.json") != certificate.plan.to_json():
         raise InputError("certificate: plan.json is not the plan that is certified")
-    page, made_here = _text(directory / "certificate.md"), document["software"]["package_digest"] == package_digest()
-    if made_here and page != certificate.to_markdown():  # other versions may word it otherwise
-        raise InputError("certificate: certificate.md does not say what certificate.json says")
-    complete = directory / "transcript.npz"
-    transcript = Transcript.load(complete if complete.exists() else directory / "partial-transcript.npz")
+    transcript = Transcript.load(directory / transcript_name(complete))
     if transcript.plan.digest != document["plan_digest"]:
         raise InputError("certificate: the transcript is one of another plan")
     if transcript.reproducible != certificate.not_private or transcript.releases.shape[0] != 1:
         raise InputError("certificate: the transcript was made with other randomness than is certified")
+    if transcript.impairments is not None or transcript.complete != complete:
+        raise InputError("certificate: the transcript is not one of a run like this")
     if transcript.n_rounds != document["rounds"]["done"]:
         raise InputError(
             f"certificate: the transcript has {transcript.n_rounds} rounds, {document['rounds']['done']} are certified"
         )
     stated = _json(directory / "summary.json")
     compare("summary.json: ", summary_of(transcript, certificate), _without(stated, _NOT_IMPLIED))
-    _check_spec(directory / "spec.toml", certificate)
-    agreeing = ["plan.json", "transcript", "summary.json", "spec.toml", *(["certificate.md"] if made_here else [])]
-    if transcript.complete:
+    check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
+    agreeing = ["plan.json", "transcript", "summary.json", "spec.toml"]
+    if _check_page(_text(directory / "certificate.md"), certificate):
+        agreeing.append("certificate.md")
+    else:
+        notes.append("certificate.md was worded by other code: its first lines agree, the rest was not compared")
+    if complete:
         _check_model(_json(directory / "model.json"), transcript)
         agreeing.append("model")
-    return agreeing
+    return agreeing, notes
+
+
+def _check_page(page: str, certificate: Certificate) -> bool:
+    """Whether the page is word for word what the certificate gives; other versions must at least promise the same."""
+    expected = certificate.to_markdown()
+    if certificate.document["software"]["package_digest"] == package_digest():
+        if page != expected:
+            raise InputError("certificate: certificate.md does not say what certificate.json says")
+        return True
+    head = expected[: expected.index("\n|")]  # title, verdict and the promise
+    if not page.startswith(head):
+        raise InputError("certificate: certificate.md does not promise what certificate.json says")
+    return False
 
 
 def _json(path: Path) -> Any:
@@ -109,48 +130,3 @@ def _check_model(stated: Any, transcript: Transcript) -> None:
         raise InputError(f"certificate: model.json has {len(names)} coefficients, the plan other features")
     implied = json.loads(json.dumps(model_of(transcript, schema, names)))
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
-
-
-def _check_spec(path: Path, certificate: Certificate) -> None:
-    """What the spec asks for is what is certified. (Its data are elsewhere, and its schema may be.)"""
-    plan, content = certificate.plan, tables_of(_text(path), path)
-    privacy = privacy_section(content["privacy"], path.parent)
-    algorithm = algorithm_section(content.get("algorithm", {}), privacy)
-    engine = engine_section(content.get("engine", {}), path.parent)
-    for name in ("adjacency", "unit", "records_per_person", "people_span_parties"):
-        _agree(f"privacy.{name}", getattr(privacy, name), getattr(plan, name))
-    _agree("privacy.delta", privacy.delta, certificate.delta)
-    if privacy.tuning is not None:
-        _agree("privacy.tuning", privacy.tuning, certificate.document["tuning"])
-    views = {view.observer: view.epsilon for view in certificate.views}
-    wanted = math.inf if privacy.epsilon is None else privacy.epsilon
-    reached = certificate.epsilon if privacy.observer is None else views.get(privacy.observer, math.inf)
-    if reached > wanted * (1 + 1e-9):
-        raise InputError(f"certificate: spec.toml asks for epsilon = {wanted}, certified is {reached}")
-    _agree("engine.seed", engine.seed is not None, certificate.not_private)
-    if algorithm.name is not None:
-        _agree("algorithm.name", algorithm.name, certificate.document["mechanism"]["algorithm"])
-    if algorithm.rounds is not None:
-        _agree("algorithm.rounds", algorithm.rounds, plan.n_rounds)
-    _check_bounds(content, plan.facts)
-
-
-def _check_bounds(content: dict[str, Any], facts: Any) -> None:
-    """Bounds that the spec says were read off the data are void in the certificate, and the others are the spec's."""
-    void = list(facts.data_derived)
-    for name in ("row_norm", "weight_bound"):
-        stated = content["data"].get(name)
-        if stated == "from-data" and name not in void:
-            raise InputError(f"certificate: spec.toml reads {name} off the data, which the certificate does not say")
-        if isinstance(stated, (int, float)):
-            _agree(f"data.{name}", float(stated), getattr(facts, name))
-    schema = content.get("schema", {})
-    if "file" not in schema and schema:
-        for name in schema_from(schema)[1]:
-            if name not in void:
-                raise InputError(f"certificate: spec.toml reads {name} off the data, which the certificate omits")
-
-
-def _agree(key: str, asked: Any, certified: Any) -> None:
-    if asked != certified:
-        raise InputError(f"certificate: {key} of spec.toml asks for {asked!r}, certified is {certified!r}")
