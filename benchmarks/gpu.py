@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py [--people 1000000] [--rounds 100] [--json]
 
-Broadcast-noised ADMM, 64 features in single precision, logistic and squared loss. Prints the time of the rounds (data on
-the device, compiled) beside the floor: the bytes that must move, over the bandwidth of a copy measured here. Two floors:
-"vectors" counts a row and a state vector read and a state vector written for each person and round, as the algorithm is
-written down; "rows" counts each person's row once, the least that any method must read.
+Broadcast-noised ADMM, 64 features in single precision, logistic and squared loss. Prints the time of the rounds (data
+on the device, compiled) beside the floor: the bytes that must move, over the bandwidth of a copy measured here. Two
+floors: "vectors" counts a row and a state vector read and a state vector written for each person and round, as the
+algorithm is written down; "rows" counts each person's row once, the least that any method must read.
 """
 
 import argparse
@@ -109,11 +109,11 @@ def main() -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        print(
-            f"{row['workload']:18} {row['device']}: {row['milliseconds']:.1f} ms; copy {row['copy_terabytes_per_second']:.2f}"
-            f" TB/s; {row['fraction_of_vector_floor']:.0%} of the vector floor, {row['fraction_of_row_floor']:.0%} of the"
-            " row floor"
+        floors = (
+            f"{row['fraction_of_vector_floor']:.0%} of the vector floor, {row['fraction_of_row_floor']:.0%} of rows"
         )
+        speed = f"copy {row['copy_terabytes_per_second']:.2f} TB/s"
+        print(f"{row['workload']:18} {row['device']}: {row['milliseconds']:.1f} ms; {speed}; {floors}")
 
 
 if __name__ == "__main__":

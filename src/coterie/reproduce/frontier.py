@@ -186,9 +186,7 @@ FIGURES = {
                 f"at most 50 rounds, ε by N: {SLOW_EPSILONS}",
                 "their rule asks for up to 1000 rounds, which takes too long here: they would go further",
             ),
-            chosen(
-                "ε by N", EPSILONS, "from where nobody to where most come within a point; fewer where rounds are slow"
-            ),
+            chosen("ε by N", EPSILONS, "from where few to where most come within a point; fewer where rounds are slow"),
             chosen(
                 "reading between ε", f"interpolated up to a factor {WIDEST:g}, else an interval", "what a grid can tell"
             ),
@@ -211,7 +209,7 @@ FIGURES = {
             chosen(
                 "left out",
                 "DP-SGD with secret Poisson sampling",
-                "its amplification is proved for zero-out of all that a party holds, not for one record of many replaced",
+                "its amplification is proved for zero-out of all that a party holds, not for one replaced record of it",
             ),
             chosen("left out", "GeneralADMM", "it is for a curator's problem with a constraint A x + B z = c"),
         ),

@@ -54,7 +54,7 @@ CHOICES = (
     chosen(
         "bound as published: DVP",
         "α_p(t) summed over iterations",
-        "the paper denies the sum: it holds that a run loses α_p, the sum over the number of iterations, whatever the number of iterations",
+        "the paper denies the sum: it holds that a run loses α_p whatever the number of iterations",
     ),
     chosen("bounds as published: kind", "pure ε", "the certified ε beside them is at δ = 1e-6"),
     chosen(

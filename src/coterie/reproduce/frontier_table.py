@@ -28,7 +28,8 @@ def panel_of(size: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A number read off a grid: known (low = high), or only between points of the grid, before its first or after its last."""
+    """A number read off a grid: known (low = high), or only between two of its points, before the first or after the
+    last."""
 
     low: float
     high: float
