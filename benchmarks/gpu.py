@@ -109,9 +109,8 @@ def main() -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        floors = (
-            f"{row['fraction_of_vector_floor']:.0%} of the vector floor, {row['fraction_of_row_floor']:.0%} of rows"
-        )
+        vectors, least = row["fraction_of_vector_floor"], row["fraction_of_row_floor"]
+        floors = f"{vectors:.0%} of the vector floor, {least:.0%} of the row floor"
         speed = f"copy {row['copy_terabytes_per_second']:.2f} TB/s"
         print(f"{row['workload']:18} {row['device']}: {row['milliseconds']:.1f} ms; {speed}; {floors}")
 
