@@ -13,6 +13,7 @@ from coterie.engines.buckets import make_buckets
 from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.inputs import Inputs
 from coterie.engines.rounds import Program, compiled
+from coterie.engines.threads import one_lapack_thread
 from coterie.errors import InputError, LocalSolveError
 from coterie.impairments import Impairments
 from coterie.plan import Plan
@@ -42,7 +43,7 @@ def run(
         raise InputError(f"impairments: got {impairments}; {type(plan.algorithm).__name__} needs every message")
     plan.check_flow()
     source = SystemEntropy() if noise is None else noise
-    with jax.enable_x64(True), kept_compilations():
+    with jax.enable_x64(True), kept_compilations(), one_lapack_thread():
         return _Run(plan, federation, source, repeats, impairments).go(progress)
 
 

@@ -20,8 +20,10 @@ import numpy as np
 
 from coterie.engines.buckets import make_buckets
 from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.ranks import Layout, split
 from coterie.engines.rounds import Program, Rounds
+from coterie.engines.threads import one_lapack_thread
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -78,7 +80,7 @@ def run(
             )
         return rank
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), kept_compilations(), one_lapack_thread():
         _together(comm, lambda: saved.begin(common) if saved is not None and comm.rank == 0 else None)
         return _together(comm, ready).go(saved, every, progress)
 
