@@ -12,6 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from PIL import Image
+
 from coterie.citations import CITATIONS
 from coterie.reproduce.registry import MODULES
 
@@ -33,11 +35,9 @@ def main() -> None:
         if settings["scale"]["quick"]:
             sys.exit(f"{directory}: made with --quick; run at full scale")
         picture = directory / "figure.png"
-        if picture.stat().st_size > LARGEST_PICTURE:
-            sys.exit(f"{picture}: larger than {LARGEST_PICTURE} bytes")
         pictures = DOCS / "images" / "reproduced"
         pictures.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(picture, pictures / f"{name}.png")
+        _copy_picture(picture, pictures / f"{name}.png")
         section = (directory / "page.md").read_text(encoding="utf-8")
         section = section.replace("(figure.png)", f"(../images/reproduced/{name}.png)")
         papers.setdefault(settings["citation"], []).append(section)
@@ -47,6 +47,15 @@ def main() -> None:
         head = f"# {title}\n\n{CITATIONS[citation].text}\n\n{INTRODUCTION}\n"
         page.write_text(head + "\n".join(sections), encoding="utf-8")
         print(page)
+
+
+def _copy_picture(source: Path, to: Path) -> None:
+    """With fewer colours where it would be too large for a page."""
+    shutil.copyfile(source, to)
+    for colours in (64, 32, 16):
+        if to.stat().st_size <= LARGEST_PICTURE:
+            return
+        Image.open(source).convert("RGB").quantize(colours).save(to, optimize=True)
 
 
 INTRODUCTION = """\
