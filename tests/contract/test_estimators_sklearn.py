@@ -24,6 +24,7 @@ WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
 def _compiled_once(tmp_path_factory):
     """The checks fit the same few shapes over and over."""
     settings = {
+        "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,

@@ -157,6 +157,7 @@ def _spread(found: list[Instance | tuple[str, str]], options: Settings, workers:
 
 def _share_compiled(directory: str) -> None:
     """Neighbouring data sets and many instances run the same program: it is compiled once."""
+    jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
