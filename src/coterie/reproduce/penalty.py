@@ -259,7 +259,7 @@ def _large(name: str, number: int, words: str, setting: Setting, *choices) -> Fi
         claims=claims,
         choices=(*_LARGE_CHOICES, *choices),
         full=(10, 100),
-        quick=(2, 6),
+        quick=(2, 4),
     )
 
 
@@ -280,7 +280,7 @@ FIGURES = {
         ],
         choices=(*NETWORK_CHOICES, printed("α(1)", "3 and 5"), *_SHARED_CHOICES, printed("runs", 10)),
         full=(10, 100),
-        quick=(2, 6),
+        quick=(2, 4),
     ),
     "pp-3": _large("pp-3", 3, "data spread evenly", EVEN),
     "pp-4": _large(

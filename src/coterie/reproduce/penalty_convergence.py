@@ -151,6 +151,6 @@ FIGURES = {
             chosen("iterations", 100, "not printed"),
         ),
         full=(1, 100),
-        quick=(1, 10),
+        quick=(1, 4),
     )
 }

@@ -259,6 +259,6 @@ FIGURES = {
             chosen("iterations", 100, "not printed"),
         ),
         full=(1, 100),
-        quick=(1, 6),
+        quick=(1, 4),
     ),
 }

@@ -227,7 +227,7 @@ FIGURES = {
             chosen("γ", GAMMAS, "values around 0.5, the one the paper goes on with"),
         ),
         full=(10, 50),
-        quick=(2, 6),
+        quick=(2, 4),
     ),
     "mr-4": Figure(
         name="mr-4",
@@ -246,6 +246,6 @@ FIGURES = {
             printed("q₁", GROWTHS[1:], "q₁ = 1 is added, the constant penalty that the text compares with"),
         ),
         full=(10, 50),
-        quick=(2, 6),
+        quick=(2, 4),
     ),
 }
