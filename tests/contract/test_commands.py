@@ -10,7 +10,6 @@ import pytest
 
 from coterie.algorithms import ALGORITHMS
 from coterie.citations import CITATIONS
-from coterie.cli import main
 from coterie.data import DATASETS
 from coterie.spec import execute, prepare, read_spec
 from coterie.spec.outcome import sums
@@ -42,23 +41,6 @@ rounds = {rounds}
 [engine]
 seed = 3
 """
-
-
-@pytest.fixture
-def coterie(monkeypatch, capsys):
-    """Runs a command in this process: (exit code, standard output, standard error)."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return command
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,12 @@ import dataclasses
 import json
 import math
 import shutil
-import sys
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from coterie.citations import CITATIONS
-from coterie.cli import main
 from coterie.errors import InputError
 from coterie.reproduce.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.panels import finish, grid, plot
@@ -22,23 +20,6 @@ from coterie.reproduce.runner import reproduce
 FILES = {"figure.png", "curves.csv", "claims.json", "settings.json", "page.md"}
 TINY = Scale(runs=2, iterations=2, seed=3, quick=True)
 LARGEST_PICTURE = 150_000  # bytes, as in the documentation
-
-
-@pytest.fixture
-def coterie(monkeypatch, capsys):
-    """Runs a command in this process: (exit code, standard output, standard error)."""
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return command
 
 
 class Walks:

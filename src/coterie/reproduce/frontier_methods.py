@@ -75,7 +75,7 @@ def _variant(method: str, algorithm: Algorithm, rounds: int, size: int) -> tuple
         return WalkADMM(**fields, selection=Walk(seed=0, most_visits=rounds)), rounds * size
     if method == "M2":
         mechanism = algorithm.mechanism
-        noise = SumNoise(step=mechanism.step, relaxation=mechanism.relaxation, noise_multiplier=1.0)  # type: ignore
+        noise = SumNoise(step=mechanism.step, relaxation=mechanism.relaxation, noise_multiplier=1.0)  # type: ignore[arg-type, attr-defined]  # a rule of M3: its mechanism has both
         fields = {name: getattr(algorithm, name) for name in ("penalty", "channel", "averaging")}
         return SumNoisedADMM(mechanism=noise, **fields), rounds
     return algorithm, rounds

@@ -1,0 +1,24 @@
+"""What the tests of commands share."""
+
+import sys
+
+import pytest
+
+from coterie.cli import main
+
+
+@pytest.fixture
+def coterie(monkeypatch, capsys):
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coterie", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return command
