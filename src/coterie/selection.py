@@ -15,6 +15,7 @@ from coterie.serialise import serialisable
 from coterie.topology import Topology
 
 Uniform = Callable[[int], np.ndarray]  # that many independent numbers in [0, 1)
+_NUMBERS_AT_ONCE = 2**20  # bounds memory
 
 
 class Selection:
@@ -137,7 +138,11 @@ class Poisson(Selection):
             raise InputError(f"probability: got {self.probability!r}; a number in (0, 1] is needed")
 
     def draw(self, n_rounds, topology, uniform):
-        return np.stack([uniform(topology.n_parties) < self.probability for _ in range(n_rounds)])
+        table = np.empty((n_rounds, topology.n_parties), dtype=bool)
+        rows = max(1, _NUMBERS_AT_ONCE // topology.n_parties)
+        for part in (table[start : start + rows] for start in range(0, n_rounds, rows)):
+            part[:] = uniform(part.size).reshape(part.shape) < self.probability
+        return table
 
     def rate(self, n_parties):
         return self.probability
@@ -187,9 +192,11 @@ class Walk(Selection):
 
 def participants(table: np.ndarray) -> np.ndarray:
     """The same as numbers: (n_rounds, widest round), filled up with n_parties, which is nobody."""
-    counts = table.sum(axis=1)
-    order = np.argsort(~table, axis=1, kind="stable")[:, : max(1, int(counts.max(initial=0)))]
-    return np.where(np.arange(order.shape[1]) < counts[:, None], order, table.shape[1])
+    rounds, parties = np.nonzero(table)
+    counts = np.bincount(rounds, minlength=len(table))
+    found = np.full((len(table), max(1, int(counts.max(initial=0)))), table.shape[1])
+    found[rounds, np.arange(len(rounds)) - np.repeat(np.cumsum(counts) - counts, counts)] = parties
+    return found
 
 
 def _one_hot(path: np.ndarray, n: int) -> np.ndarray:

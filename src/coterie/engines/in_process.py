@@ -1,6 +1,6 @@
 """Run a whole plan in one process, a block of rounds at a time on the device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from coterie.errors import InputError, LocalSolveError
 from coterie.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.selection import All
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
@@ -35,43 +36,94 @@ def run(
     progress: Progress | None = None,
 ) -> Transcript:
     """Execute the plan; noise comes from the operating system's entropy unless a source is given."""
+    _check(plan, federation, repeats)
+    if impairments is not None and not plan.algorithm.bears_impairments:
+        raise InputError(f"impairments: got {impairments}; {type(plan.algorithm).__name__} needs every message")
+    return _execute([plan], federation, noise, repeats, impairments, progress)[0]
+
+
+def run_many(
+    plans: Sequence[Plan],
+    federation: Federation,
+    *,
+    noise: NoiseSource | None = None,
+    repeats: int = 1,
+    progress: Progress | None = None,
+) -> list[Transcript]:
+    """For research: each plan as `run` would execute it, on the same records. Plans that differ in levels of noise
+    alone are executed side by side, and their minimisations solved together."""
+    for plan in plans:
+        _check(plan, federation, repeats)
+    together: dict[Any, list[int]] = {}
+    for place, plan in enumerate(plans):
+        key = (Program.of(plan, repeats, 1, False), plan.n_rounds) if _can_join(plan) else place
+        together.setdefault(key, []).append(place)
+    total, before, done = sum(plan.n_rounds for plan in plans), 0, {}
+    for places in together.values():
+        rounds = sum(plans[place].n_rounds for place in places)
+
+        def tell(now: int, of: int, before: int = before, rounds: int = rounds) -> None:
+            if progress is not None:
+                progress(before + now * rounds // max(of, 1), total)
+
+        group = [plans[place] for place in places]
+        done.update(zip(places, _execute(group, federation, noise, repeats, None, tell), strict=True))
+        before += rounds
+    return [done[place] for place in range(len(plans))]
+
+
+def _can_join(plan: Plan) -> bool:
+    return not plan.algorithm.channel.aggregates and isinstance(plan.algorithm.selection, All)
+
+
+def _check(plan: Plan, federation: Federation, repeats: int) -> None:
     if federation.facts != plan.facts:
         raise InputError("federation: its public facts differ from those the plan was made for; make a new plan")
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise InputError(f"repeats: got {repeats!r}; an integer >= 1 is needed")
-    if impairments is not None and not plan.algorithm.bears_impairments:
-        raise InputError(f"impairments: got {impairments}; {type(plan.algorithm).__name__} needs every message")
-    plan.check_flow()
+
+
+def _execute(
+    plans: Sequence[Plan],
+    federation: Federation,
+    noise: NoiseSource | None,
+    repeats: int,
+    impairments: Impairments | None,
+    progress: Progress | None,
+) -> list[Transcript]:
+    for plan in plans:
+        plan.check_flow()
     source = SystemEntropy() if noise is None else noise
     with jax.enable_x64(True), kept_compilations(), one_lapack_thread():
-        return _Run(plan, federation, source, repeats, impairments).go(progress)
+        return _Run(plans, federation, source, repeats, impairments).go(progress)
 
 
 class _Run:
     def __init__(
         self,
-        plan: Plan,
+        plans: Sequence[Plan],
         federation: Federation,
         source: NoiseSource,
         repeats: int,
         impairments: Impairments | None,
     ) -> None:
-        self.plan, self.source, self.repeats, self.impairments = plan, source, repeats, impairments
+        self.plans, self.plan, plan = plans, plans[0], plans[0]  # they differ in their grants alone
+        self.source, self.repeats, self.impairments = source, repeats * len(plans), impairments
         self.n_parties, self.d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
         self.block = max(1, -(-plan.n_rounds // BLOCKS))
-        self.inputs = Inputs(plan, source, repeats, impairments, self.d, self.block)
+        self.inputs = Inputs(plans, source, repeats, impairments, self.block)
         self.people = people.fits(plan, impairments)
         buckets = make_buckets(plan.problem, federation.shards)
         self.records: Any = people.rows(buckets[0]) if self.people else buckets
         # what counts for a party that is silent: its last release, or what it last put into a sum
         self.remembers = impairments is not None or (self.inputs.works is not None and plan.algorithm.absent_stays)
 
-    def go(self, progress: Progress | None) -> Transcript:
+    def go(self, progress: Progress | None) -> list[Transcript]:
         plan, n_rounds = self.plan, self.plan.n_rounds
-        records, table = jax.device_put((self.records, plan.grant_table()))
+        records, table = jax.device_put((self.records, self.inputs.table))
         silence = jnp.zeros((self.n_parties, self.d)) if self.remembers else ()
         public, private = plan.algorithm.init(plan.topology, self.d)
-        program, compile_rounds = Program.of(plan, self.repeats, self.block, self.remembers), compiled
+        program, compile_rounds = Program.of(plan, self.repeats, self.block, self.remembers, len(self.plans)), compiled
         if self.people:
             private, compile_rounds = people.first_states(self.n_parties, self.d), people.compiled
         state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), (public, private, silence))
@@ -86,15 +138,18 @@ class _Run:
                 state, released = advance(state, records, table, float(start), count, inputs)
                 done.append(self._checked(np.asarray(released)[:, :count], start))
         except KeyboardInterrupt:
-            raise Interrupted(self._transcript(done)) from None
+            raise Interrupted(self._transcripts(done)[0]) from None
         if progress is not None:
             progress(n_rounds, n_rounds)
-        return self._transcript(done)
+        return self._transcripts(done)
 
-    def _transcript(self, done: list[np.ndarray]) -> Transcript:
+    def _transcripts(self, done: list[np.ndarray]) -> list[Transcript]:
         empty = np.zeros((self.repeats, 0, self.plan.release_width, self.d))
-        releases = np.concatenate([empty, *done], axis=1)
-        return Transcript(self.plan, releases, self.source.reproducible, self.impairments)
+        by_plan = np.split(np.concatenate([empty, *done], axis=1), len(self.plans))
+        return [
+            Transcript(plan, releases, self.source.reproducible, self.impairments)
+            for plan, releases in zip(self.plans, by_plan, strict=True)
+        ]
 
     def _checked(self, released: np.ndarray, start: int) -> np.ndarray:
         bad = np.argwhere(~np.isfinite(released))

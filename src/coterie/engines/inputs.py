@@ -1,7 +1,9 @@
 """What a block of rounds needs from outside: which grants, who works, and the noise, drawn on the host."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from coterie.impairments import Impairments
@@ -15,7 +17,7 @@ MOST_SHARE = 0.5  # of the parties at work, up to which it pays to pick them out
 class RoundInputs(NamedTuple):
     """Arrays with a leading round axis; None where a plan has no use for them."""
 
-    grant: Any  # (rounds or 1, n_parties) which row of the plan's table of grants
+    grant: Any  # (rounds or 1, n_parties) which row of the plan's table of grants; of several, (.., plans, n_parties)
     delivery: Any  # impairments
     who: Any  # (rounds, repeats, width) those who work, where only they are computed; n_parties is nobody
     works: Any  # (rounds, repeats, n_parties) those who work and enter a sum, where everybody is computed
@@ -24,10 +26,18 @@ class RoundInputs(NamedTuple):
 
 
 class Inputs:
+    """Of one plan, or of several that differ in grants alone: each has its own repeats, one plan after the other."""
+
     def __init__(
-        self, plan: Plan, source: NoiseSource, repeats: int, impairments: Impairments | None, d: int, length: int
+        self, plans: Sequence[Plan], source: NoiseSource, repeats: int, impairments: Impairments | None, length: int
     ) -> None:
-        self.plan, self.source, self.repeats, self.d, self.length = plan, source, repeats, d, length
+        plan = plans[0]
+        self.plan, self.source, self.length = plan, source, length
+        self.d = plan.problem.n_coefficients(plan.facts)
+        # from a seed each plan draws what it would draw alone; else nobody shares a draw
+        self.copies = len(plans) if source.reproducible else 1
+        self.repeats = repeats * len(plans) // self.copies
+        self.table, self.index = _joined_grants(plans)
         self.deliveries = None if impairments is None else impairments.deliveries(plan.topology, plan.n_rounds)
         self.who, self.works, self.with_data = self._participation()
 
@@ -58,7 +68,6 @@ class Inputs:
 
     def block(self, start: int, count: int) -> RoundInputs:
         """Of `count` rounds, in arrays of one fixed length so that nothing is compiled twice."""
-        index = self.plan.issued[1]
 
         def piece(array: np.ndarray | None) -> np.ndarray | None:
             return None if array is None else _lengthen(array[start : start + count], self.length)
@@ -66,7 +75,7 @@ class Inputs:
         delivery = None if self.deliveries is None else type(self.deliveries)(*map(piece, self.deliveries))
         who = piece(self.who)
         return RoundInputs(
-            grant=index if len(index) == 1 else piece(index),
+            grant=self.index if len(self.index) == 1 else piece(self.index),
             delivery=delivery,
             who=who,
             works=piece(self.works),
@@ -93,7 +102,22 @@ class Inputs:
             if keys:
                 noise[somebody] = draw_many(self.source, law, self.d, keys, purpose)
             drawn.append(noise)
+        if self.copies > 1:
+            drawn = [np.tile(noise, (1, self.copies, 1, 1)) for noise in drawn]
         return drawn[0], drawn[1]
+
+
+def _joined_grants(plans: Sequence[Plan]) -> tuple[Any, np.ndarray]:
+    """One table of grants for all plans, and who has which row when."""
+    if len(plans) == 1:
+        return plans[0].grant_table(), plans[0].issued[1]
+    tables, indices, offset = [plan.grant_table() for plan in plans], [], 0
+    for plan in plans:
+        grants, index = plan.issued
+        indices.append(index + offset)
+        offset += len(grants)
+    table = jax.tree.map(lambda *columns: np.concatenate(columns), *tables)
+    return table, np.stack(np.broadcast_arrays(*indices), axis=1)
 
 
 def _lengthen(array: np.ndarray, length: int) -> np.ndarray:

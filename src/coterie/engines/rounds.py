@@ -40,10 +40,13 @@ class Program:
     repeats: int
     block: int
     remembers: bool
+    alike: bool = False  # all parties have the same grant in a round
+    plans: int = 1  # that run side by side, each with repeats / plans of the repeats
 
     @classmethod
-    def of(cls, plan: Plan, repeats: int, block: int, remembers: bool) -> "Program":
+    def of(cls, plan: Plan, repeats: int, block: int, remembers: bool, plans: int = 1) -> "Program":
         mechanism: Any = plan.algorithm.mechanism.beyond_grants()
+        index = plan.issued[1]
         if plan.algorithm.penalty_in_grants:
             mechanism = mechanism.changed(penalty=Schedule(1.0))
         return cls(
@@ -57,6 +60,8 @@ class Program:
             repeats=repeats,
             block=block,
             remembers=remembers,
+            alike=bool(np.all(index == index[:, :1])),
+            plans=plans,
         )
 
 
@@ -72,7 +77,7 @@ class Rounds:
     def __init__(self, program: Program) -> None:
         self.program, self.algorithm, self.topology = program, program.algorithm, program.topology
         self.repeats, self.remembers, self.d = program.repeats, program.remembers, program.d
-        self.n_parties = len(program.sizes)
+        self.n_parties, self.joined = len(program.sizes), program.plans > 1
         self.problem = program.problem.share(self.n_parties)
         self.groups = group_by_size(program.sizes)
 
@@ -84,6 +89,8 @@ class Rounds:
             state, out = carry
             now = jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
             scales = jax.tree.map(lambda column: column[now.grant], table)
+            if self.joined:
+                scales = jax.tree.map(lambda a: jnp.repeat(a, self.repeats // len(a), axis=0), scales)
             state, released = self._round(state, records, scales, start + k, now)
             return state, out.at[:, k].set(released)
 
@@ -143,9 +150,11 @@ class Rounds:
         somebody = who < self.n_parties
         if len(self.groups) == 1:
             data = jax.tree.map(lambda a: a[who], records[0])
-            theirs = jax.tree.map(lambda a: a[who], scales)
-            args = (theirs, data, of_those(private), of_those(inbox), noise, now.with_data)
-            after, outs = jax.vmap(jax.vmap(lambda *a: self._local(*a)))(*args)
+            alike = self.program.alike
+            theirs = jax.tree.map(lambda a: a[0] if alike else a[who], scales)
+            args = (data, of_those(private), of_those(inbox), noise, now.with_data)
+            axes = (None if alike else 0, *[0] * len(args))
+            after, outs = jax.vmap(jax.vmap(self._local, axes), axes)(theirs, *args)
             private = jax.vmap(lambda old, new, places: jax.tree.map(lambda o, n: o.at[places].set(n), old, new))(
                 private, after, who
             )
@@ -171,6 +180,8 @@ class Rounds:
 
         def one_party(args):
             scales, records, *by_repeat = args
+            if self.joined:  # repeats of several plans have several grants
+                return jax.vmap(lambda scales, *a: self._local(scales, records, *a))(scales, *by_repeat)
             return jax.vmap(lambda *a: self._local(scales, records, *a))(*by_repeat)
 
         whole = len(parties) == self.n_parties
@@ -179,7 +190,7 @@ class Rounds:
             return jax.tree.map(lambda a: jnp.moveaxis(a if whole else a[:, parties], 1, 0), tree)
 
         args = (
-            jax.tree.map(lambda a: a if whole else a[parties], scales),
+            party_first(scales) if self.joined else jax.tree.map(lambda a: a if whole else a[parties], scales),
             records,
             *(party_first(tree) for tree in (private, inbox, noise, with_data)),
         )

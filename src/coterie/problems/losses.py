@@ -23,6 +23,7 @@ class Loss:
     n_outputs: int = 1
     margin: bool = False  # a decreasing function of y * score with y = +-1
     self_bounded: bool = False  # one score, and phi'' = |phi'| (1 - |phi'|)
+    quadratic: bool = False  # of one score, with the same curvature everywhere
 
     def value(self, score: jax.Array, y: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -114,6 +115,7 @@ class Squared(_Regression):
 
     lipschitz = math.inf
     smoothness = 1.0
+    quadratic = True
 
     def value(self, score, y):
         return 0.5 * (score - y) ** 2

@@ -5,7 +5,7 @@
 where the score s = a . f solves  s + k loss'(s) = a . centre  with k = w |a|^2 / convexity. The left side grows at
 least as fast as s and loss' grows too, so the root lies between a . centre and a . centre - k loss'(a . centre). A
 Newton step is taken while it stays in that bracket and is at most half as long as the one before the last; else the
-bracket is halved. For the squared loss the first step is exact: this is the Sherman-Morrison formula.
+bracket is halved. For the squared loss the first step is exact and the only one: the Sherman-Morrison formula.
 
 Many records at once begin with a few steps in single precision, each kept in the bracket: they cost little, and the
 loop in double precision, which waits for the slowest record, then has almost nothing left to do.
@@ -43,6 +43,9 @@ def slope_at_minimum(
 
 def slope_on_line(loss: Loss, y: Any, *, start: Any, stiffness: Any) -> tuple[jax.Array, jax.Array]:
     """loss'(s) at the root s of  s + stiffness loss'(s) = start,  and by how much it misses its own equation."""
+    if loss.quadratic:
+        slope = loss.slope(start, y) / (1 + stiffness * loss.curvature(start, y))
+        return slope, _off(loss, y, start, stiffness, slope)
     end = start - stiffness * loss.slope(start, y)
 
     def newton(search: _Search) -> _Search:
@@ -63,8 +66,12 @@ def slope_on_line(loss: Loss, y: Any, *, start: Any, stiffness: Any) -> tuple[ja
     search = _Search(guess, low, high, 2 * (high - low), 2 * (high - low), nothing, undone)
     search = jax.lax.while_loop(lambda s: ~s.done & (s.steps < MOST_STEPS), newton, search)
     slope = loss.slope(search.score, y)
-    off = loss.slope(start - stiffness * slope, y) - slope
-    return slope, jnp.abs(off)
+    return slope, _off(loss, y, start, stiffness, slope)
+
+
+def _off(loss: Loss, y: Any, start: Any, stiffness: Any, slope: jax.Array) -> jax.Array:
+    """By how much a slope misses the one at the score it leads to."""
+    return jnp.abs(loss.slope(start - stiffness * slope, y) - slope)
 
 
 def _guess(loss: Loss, y: Any, start: Any, stiffness: Any, low: Any, high: Any) -> jax.Array:

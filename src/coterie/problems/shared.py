@@ -23,6 +23,7 @@ MOST_CORRECTIONS = 4  # one or two are usual
 FIRST_SHARE = 5e-7  # of the first gradient: where single precision ends
 CORRECTION_SHARE = 1e-6
 STOP_SHARE = 0.25  # of the tolerance: a correction that aimed at the tolerance itself would often just miss it
+ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
 SAMPLE_ROWS = 10  # for each feature, in the shared curvature
 
 
@@ -45,9 +46,9 @@ def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -
     X, y, weight = records
     convexity = (penalty.l2 + pulls.curvature)[:, None]
     pull = pulls.linear - pulls.curvature[:, None] * pulls.target  # gradient: data + convexity f + pull
-    inverse = _inverse_curvature(loss, records, pulls.target, jnp.mean(convexity))
-    single = _single(X), _single(convexity), _single(inverse)
-    stop = STOP_SHARE * pulls.tolerance
+    rows, stop = _single(X), STOP_SHARE * pulls.tolerance
+    inverse = _inverse_curvature(loss, (rows, y, weight), _single(pulls.target), jnp.mean(convexity))
+    single = rows, _single(convexity), _single(inverse)
     labelled = (loss, _single(y)[None], _single(weight)[None])
     start = _descend(labelled, *single, _single(pull), _single(pulls.target), _single(stop), FIRST_SHARE)
 
@@ -73,11 +74,13 @@ def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -
 
 
 def _inverse_curvature(loss: Loss, records: Any, points: jax.Array, convexity: jax.Array) -> jax.Array:
-    n, d = records.X.shape
+    """Of rows and points in single precision; inverted in double, so that no rounding makes it indefinite."""
+    n, d = records[0].shape
     X, y, weight = jax.tree.map(lambda a: a[:: max(1, n // (SAMPLE_ROWS * d))], records)
-    bends = jnp.mean(loss.curvature(points @ X.T, y[None]), axis=0)
-    data = (X * (weight * bends)[:, None]).T @ X * _ratio(jnp.sum(records.weight), jnp.sum(weight))
-    factor = jnp.linalg.cholesky(data + convexity * jnp.eye(d))
+    bends = _single(jnp.mean(loss.curvature(points @ X.T, _single(y)[None]), axis=0))
+    data = (X * (_single(weight) * bends)[:, None]).T @ X
+    data = data.astype(convexity.dtype) * _ratio(jnp.sum(records[2]), jnp.sum(weight))
+    factor = jnp.linalg.cholesky(data + (convexity + ROUNDING * jnp.trace(data)) * jnp.eye(d))
     return jax.scipy.linalg.cho_solve((factor, True), jnp.eye(d))
 
 
