@@ -12,6 +12,7 @@ import pytest
 
 from coterie.citations import CITATIONS
 from coterie.errors import InputError
+from coterie.reproduce import runner
 from coterie.reproduce.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.panels import finish, grid, plot
 from coterie.reproduce.registry import MODULES, find
@@ -226,7 +227,7 @@ def test_certified_losses_agree_with_the_plan(penalty):
     from coterie.reproduce.penalty import UNEVEN
     from coterie.theory.published import published_bound
 
-    plan = UNEVEN.plan("red", 3)
+    plan = UNEVEN.plan("red", Scale(runs=1, iterations=3))
     pure, approximate = certified_by_round(plan)
     assert pure[-1] == pytest.approx(plan.pure_epsilon(), rel=1e-12)
     assert approximate[-1] == pytest.approx(plan.epsilon(DELTA), rel=1e-12)
@@ -234,3 +235,26 @@ def test_certified_losses_agree_with_the_plan(penalty):
     assert rounds.tolist() == [1, 2, 3]
     assert bounds[-1] == published_bound(plan).total
     assert np.all(np.diff(bounds) > 0)
+
+
+def test_quick_settings_share_what_is_compiled_and_full_ones_are_as_printed():
+    from coterie.reproduce.penalty import GROWTHS, LOW
+
+    plans = {colour: LOW.plan(colour, TINY) for colour in GROWTHS}
+    shapes = {(plan.issued[1].shape, *(column.shape for column in plan.grant_table())) for plan in plans.values()}
+    assert len(shapes) == 1
+    printed_penalty = LOW.plan("black", dataclasses.replace(TINY, quick=False)).algorithm.mechanism.penalty
+    assert printed_penalty.constant_in_time
+    quick_penalty = plans["black"].algorithm.mechanism.penalty
+    assert quick_penalty.at(TINY.iterations, 0) == pytest.approx(printed_penalty.at(0, 0), rel=1e-14)
+
+
+def test_workers_keep_the_parts_they_are_given(tmp_path):
+    (figure,) = find(["dvp-2"])  # a quick look takes no other ρ: nothing to compute
+    few = dataclasses.replace(figure, parts={name: figure.parts[name] for name in ("rho-0", "rho-1")})
+    with runner._Workers(2, [few], [TINY], tmp_path) as workers:
+        for name in few.parts:
+            place = runner._place(few, name, TINY, tmp_path)
+            workers.wait_for(few.name, name, place)
+            assert runner._kept(place) == []
+    assert len(set(workers.coming.values())) == 1  # parts of one paper: one process

@@ -235,6 +235,11 @@ def test_published_runs_have_a_bound_whose_conditions_on_weights_hold(size, meth
     assert all(plan.problem.weight_of_one_record(records) <= 1 for records in plan.facts.sizes)  # C <= B_i
 
 
+def test_every_method_of_the_frontier_looks_different():
+    for kind in ("color", "marker"):
+        assert len({frontier.LOOKS[method][kind] for method in frontier_methods.METHODS}) == len(frontier.METHODS)
+
+
 def test_where_a_curve_first_comes_near():
     curve = Curve("", "", np.array([1.0, 4.0]), np.array([0.2, 0.1]))
     inside = frontier_table.first_within(curve, 0.15)

@@ -45,8 +45,8 @@ def reproduce(
     if listed:
         _list(json_list)
         return
-    if quick:  # short runs, so optimised machine code would not pay
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if quick:
+        os.environ.setdefault("XLA_FLAGS", _fast_compilation())
     figures = find(MODULES if everything else names or ())
 
     from coterie.progress import shown_progress
@@ -58,6 +58,15 @@ def reproduce(
         results = run_figures(figures, out, quick=quick, seed=seed, workers=workers, progress=progress, finished=tell)
     if json_list:
         typer.echo(json.dumps([result.summary() for result in results], ensure_ascii=False))
+
+
+def _fast_compilation() -> str:
+    """Runs are short, so machine code that takes long to make would not pay."""
+    from importlib.metadata import version
+
+    flags = "--xla_backend_optimization_level=0"
+    # XLA ends the process at a flag that it does not know, so only where it is known to know this one
+    return f"{flags} --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else flags
 
 
 def _tell(result: "Reproduced") -> None:

@@ -6,15 +6,18 @@ Complete rows in file order, columns divided by their maximum, rows scaled to no
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
+from coterie.algorithms import ConsensusADMM
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import run
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem
 from coterie.reproduce.figure import Scale
+from coterie.schedules import Schedule
 from coterie.topology import Topology, make_topology
 
 PARTY_WEIGHT = 1750.0  # the papers' C
@@ -57,39 +60,52 @@ class Network:
         wrong = [((piece @ self.X_test.T > 0) != self.y_test).mean(axis=1) for piece in _pieces(flat, len(self.y_test))]
         return np.concatenate(wrong).reshape(models.shape[:-1])
 
-    def optimum(self, *, l2: float, party_weight: float = PARTY_WEIGHT) -> np.ndarray:
-        """The minimiser of the whole problem, every node's records in one place (nodes of equal size)."""
-        from coterie.algorithms import ConsensusADMM
 
-        X, y, _ = self.train.pooled
-        labels, sizes = self.train.facts.labels, self.train.facts.sizes
-        assert labels is not None
-        assert len(set(sizes)) == 1
-        pooled = Federation.from_arrays(X, np.asarray(labels)[y.astype(int)], parties=None, labels=labels)
-        problem = Problem(loss=Logistic(), penalty=L2(l2), record_weight=party_weight / sizes[0])
-        algorithm = ConsensusADMM.with_penalty(1.0)
-        plan = Plan.make(algorithm, problem, "complete", pooled.facts, rounds=1, adjacency="replace-one")
-        return run(plan, pooled).models[0]
+@functools.cache
+def optimum(n_nodes: int, *, l2: float, party_weight: float = PARTY_WEIGHT) -> np.ndarray:
+    """The minimiser of the whole problem of equal nodes, every node's records in one place."""
+    train = _dealt(n_nodes, None)
+    (X, y, _), labels, sizes = train.pooled, train.facts.labels, train.facts.sizes
+    assert labels is not None
+    pooled = Federation.from_arrays(X, np.asarray(labels)[y.astype(int)], parties=None, labels=labels)
+    problem = Problem(loss=Logistic(), penalty=L2(l2), record_weight=party_weight / sizes[0])
+    algorithm = ConsensusADMM.with_penalty(1.0)
+    plan = Plan.make(algorithm, problem, "complete", pooled.facts, rounds=1, adjacency="replace-one")
+    return run(plan, pooled).models[0]
 
 
 @functools.cache
-def network(n_nodes: int, graph: str, *, uneven: bool = False) -> Network:
-    """Adult on `n_nodes` nodes: equal shares, or sizes that fall linearly to a quarter of the largest."""
+def network(n_nodes: int, graph: str, *, shares: tuple[float, ...] | None = None) -> Network:
+    """Adult on `n_nodes` nodes, with as many records each or in these proportions."""
+    return Network(_dealt(n_nodes, shares), make_topology(graph, n_nodes), *_held_out())
+
+
+@functools.cache
+def _dealt(n_nodes: int, shares: tuple[float, ...] | None) -> Federation:
     adult = load_adult(preprocessing="papers")
-    if uneven:
-        nodes = partition.unevenly(len(adult.train), np.linspace(1.0, 0.25, n_nodes).tolist(), seed=0)
-    else:
+    if shares is None:
         nodes = partition.evenly(len(adult.train), n_nodes, seed=0)
-    train = Federation.from_arrays(
+    else:
+        nodes = partition.unevenly(len(adult.train), list(shares), seed=0)
+    return Federation.from_arrays(
         adult.X[adult.train],
         adult.y[adult.train],
         parties=nodes,
         labels=adult.labels,
         data_derived=adult.data_derived,
     )
+
+
+@functools.cache
+def _held_out() -> tuple[np.ndarray, np.ndarray]:
+    adult = load_adult(preprocessing="papers")
     test = Federation.from_arrays(adult.X[adult.test], adult.y[adult.test], parties=None, labels=adult.labels)
-    X_test, y_test, _ = test.pooled
-    return Network(train, make_topology(graph, n_nodes), X_test, y_test)
+    return test.pooled[:2]
+
+
+def every_iteration(schedule: Schedule, scale: Scale) -> Schedule:
+    """At quick scale a constant grows by its last digit, so that what is compiled for schedules that grow fits it."""
+    return Schedule(schedule.start, math.nextafter(1.0, 2.0)) if scale.quick and schedule.constant_in_time else schedule
 
 
 def _logistic(margins: np.ndarray) -> np.ndarray:

@@ -60,6 +60,7 @@ def nodes() -> Network:
     return network(N_NODES, "complete")
 
 
+@functools.cache
 def private_plan(alpha: float, variant: str, iterations: int, rho: float = RHO) -> Plan:
     mechanism = DualPerturbation(
         penalty=as_schedule("penalty", ETA),

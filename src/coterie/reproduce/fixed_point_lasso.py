@@ -99,7 +99,8 @@ def _papers(name: str) -> Part:
         plans = [plan_of(method, picked, _noise(name, picked.rounds, epsilon)) for epsilon in epsilons]
         certified = [plan.epsilon(DELTA, accountant="best" if name == ADMM else "pld") for plan in plans]
         retuned = scored(best[epsilons[-1]], epsilons[-1], scale, scale.runs)
-        still = models(method, picked, 1e-9, data=TEST_DATA, noise=scale.seed, repeats=1)["by round"]
+        repeats = scale.runs if scale.quick else 1  # for one run another program would have to be compiled
+        still = models(method, picked, 1e-9, data=TEST_DATA, noise=scale.seed, repeats=repeats)["by round"]
         return [
             _over_epsilon("a", name, epsilons, values),
             _over_epsilon("a certified", name, certified, values),

@@ -14,6 +14,7 @@ import numpy as np
 from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
 from coterie.reproduce import frontier_diffprivlib as diffprivlib
+from coterie.reproduce.census import optimum
 from coterie.reproduce.figure import Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.frontier_claims import LINE, ONE_NOISE_LINE, claims
 from coterie.reproduce.frontier_methods import (
@@ -46,14 +47,15 @@ REFERENCE = {
 }
 QUICK_SIZE, QUICK_METHODS, QUICK_EPSILONS, QUICK_TOTALS = 5, ("PP",), (4.0,), (8.0,)
 TOP = 0.26  # of the axis of errors; what is above is marked there
+COLOURS = (
+    "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "gold",
+    "tab:brown", "tab:pink", "navy", "tab:olive", "tab:cyan", "black",
+)  # fmt: skip
 LOOKS = {
-    **{name: {"color": f"C{i}"} for i, name in enumerate(name for name in METHODS if name != OUTPUT_NOISED)},
-    OUTPUT_NOISED: {"color": "C4", "ls": "--"},
-    "DP-GD": {"color": "black"},
-    "walk": {"color": "navy"},
-    LINE: {"color": "grey", "ls": ":"},
-    ONE_NOISE_LINE: {"color": "black", "ls": ":"},
-    DIFFPRIVLIB: {"color": "grey", "ls": "-."},
+    **{name: {"color": c, "marker": m} for name, c, m in zip(METHODS, COLOURS, "osDvPX*ph<>d", strict=True)},
+    LINE: {"color": "grey", "ls": ":", "marker": "."},
+    ONE_NOISE_LINE: {"color": "black", "ls": ":", "marker": "."},
+    DIFFPRIVLIB: {"color": "grey", "ls": "-.", "marker": "."},
 }
 
 
@@ -105,7 +107,7 @@ def _published(size: int, method: str) -> Part:
 
 def _references(scale: Scale) -> list[Curve]:
     nodes = nodes_of(1)
-    best = nodes.optimum(l2=1.0, party_weight=float(nodes.train.facts.sizes[0]))
+    best = optimum(1, l2=1.0, party_weight=float(nodes.train.facts.sizes[0]))
     exact = np.full(len(EPSILONS[1]), float(nodes.test_error(best)))
     found = [Curve(WITHOUT_NOISE, WITHOUT_NOISE, np.array(EPSILONS[1]), exact)]
     for size in GRAPHS:
@@ -132,7 +134,7 @@ def draw(curves: Curves):
     named: dict[str, Any] = {}
     for place, size in zip(axes.flat, GRAPHS, strict=True):
         shown = curves.of(panel_of(size))
-        plot(place, shown, LOOKS, marker="o", ms=3)
+        plot(place, shown, LOOKS, ms=4)
         place.axhline(exact, color="grey", lw=0.8, label=WITHOUT_NOISE)
         place.axhline(exact + NEAR, color="grey", lw=0.8, ls="--", label="a point above it")
         above = [(x, curve.name) for curve in shown for x in curve.x[curve.y > TOP].tolist()]
@@ -220,7 +222,7 @@ FIGURES = {
             chosen("left out", "GeneralADMM", "it is for a curator's problem with a constraint A x + B z = c"),
         ),
         full=(5, 50),
-        quick=(2, 10),
+        quick=(2, 4),
         derived=as_curves,
         table=as_markdown,
         revision=2,

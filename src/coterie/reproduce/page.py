@@ -12,7 +12,9 @@ def section(figure: Figure, curves: Curves, claims: Sequence[Claim], scale: Scal
         f"## {figure.title}",
         "",
         f"`coterie reproduce {figure.name}`, {scale.runs} run{'s' if scale.runs > 1 else ''} of {scale.iterations} "
-        f"iterations, seed {scale.seed}" + (" (quick: too few runs to conclude from)" if scale.quick else "") + ".",
+        f"iterations, seed {scale.seed}"
+        + (" (quick: too few runs to conclude from, and not all of the settings below)" if scale.quick else "")
+        + ".",
         "",
         f"![{figure.title}](figure.png)",
         "",

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.plan import Plan
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.reproduce.census import Network, network
+from coterie.reproduce.census import Network, every_iteration, network
 from coterie.reproduce.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.measures import ACCOUNTINGS, over_runs, privacy
 from coterie.reproduce.panels import finish, grid, plot, privacy_rows
@@ -35,24 +35,27 @@ class Setting:
     privacy: str
     noise_rate: float
     n_nodes: int = 5
-    uneven: bool = False
+    shares: tuple[float, ...] | None = None  # of the records, where the nodes' differ
 
     @property
     def nodes(self) -> Network:
-        return network(self.n_nodes, "complete" if self.n_nodes == 5 else "watts-strogatz", uneven=self.uneven)
+        return network(self.n_nodes, "complete" if self.n_nodes == 5 else "watts-strogatz", shares=self.shares)
 
-    def plan(self, colour: str, iterations: int) -> Plan:
+    def plan(self, colour: str, scale: Scale) -> Plan:
         q1, q2 = GROWTHS[colour]
+        penalty = every_iteration(Schedule(THETA, q1), scale)
         algorithm = PenaltyPerturbedADMM(
-            mechanism=PenaltyPerturbation(penalty=Schedule(THETA, q1), noise_rate=Schedule(self.noise_rate, q2)),
+            mechanism=PenaltyPerturbation(penalty=penalty, noise_rate=Schedule(self.noise_rate, q2)),
             dual_step=as_schedule("dual_step", THETA),
         )
         weight = {} if self.n_nodes == 5 else {"party_weight": LARGE_WEIGHT}
-        return self.nodes.plan(algorithm, l2=L2, rounds=iterations, **weight)
+        return self.nodes.plan(algorithm, l2=L2, rounds=scale.iterations, **weight)
 
 
 def _curves(setting: Setting, colour: str, scale: Scale) -> list[Curve]:
-    name, plan = NAMES[colour], setting.plan(colour, scale.iterations)
+    if scale.quick and setting.shares is not None:  # parties of every size are compiled by themselves
+        setting = dataclasses.replace(setting, shares=(1.0, 0.25) * (setting.n_nodes // 2))
+    name, plan = NAMES[colour], setting.plan(colour, scale)
     losses = setting.nodes.average_loss(setting.nodes.releases(plan, scale))
     spread = losses.max(axis=0) - losses.min(axis=0)
     rounds = np.arange(1, scale.iterations + 1)
@@ -61,8 +64,8 @@ def _curves(setting: Setting, colour: str, scale: Scale) -> list[Curve]:
         Curve(f"{setting.accuracy} range", name, rounds, spread),
         *privacy(setting.privacy, name, plan),
     ]
-    if setting.uneven:
-        even = dataclasses.replace(setting, uneven=False).plan(colour, scale.iterations)
+    if setting.shares is not None:
+        even = dataclasses.replace(setting, shares=None).plan(colour, scale)
         curves += privacy(f"{setting.privacy} even nodes", name, even)
     return curves
 
@@ -198,7 +201,8 @@ def _loses_more_uneven(setting: Setting, curves: Curves, scale: Scale) -> list[C
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 LOW, HIGH = Setting("a", "c", 3.0), Setting("b", "d", 5.0)
-EVEN, UNEVEN = Setting("a", "b", 3.0, 100), Setting("a", "b", 3.0, 100, uneven=True)
+EVEN = Setting("a", "b", 3.0, 100)
+UNEVEN = dataclasses.replace(EVEN, shares=tuple(np.linspace(1.0, 0.25, 100).tolist()))
 
 
 def _draw(*settings: Setting):
@@ -248,7 +252,7 @@ def _large(name: str, number: int, words: str, setting: Setting, *choices) -> Fi
 
     def claims(curves: Curves, scale: Scale) -> list[Claim]:
         found = [*_settles(setting, curves, scale, where), *_claims_of(setting, curves, scale, where)]
-        return found + (_loses_more_uneven(setting, curves, scale) if setting.uneven else [])
+        return found + (_loses_more_uneven(setting, curves, scale) if setting.shares is not None else [])
 
     return Figure(
         name=name,

@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.algorithms import ConsensusADMM
 from coterie.privacy.objective import NoNoise
-from coterie.reproduce.census import Network, network
+from coterie.reproduce.census import Network, every_iteration, network, optimum
 from coterie.reproduce.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.panels import finish, grid, plot
 from coterie.schedules import Schedule, as_schedule
@@ -45,7 +45,7 @@ def _run(panel: str, name: str, penalty: Schedule, dual_step: Schedule, scale: S
     algorithm = ConsensusADMM(mechanism=NoNoise(penalty=penalty), dual_step=dual_step, as_published=dual_step.per_party)
     releases = nodes.releases(nodes.plan(algorithm, l2=L2, rounds=scale.iterations), scale, runs=1)
     x = np.arange(1, scale.iterations + 1)
-    best = nodes.optimum(l2=L2)
+    best = optimum(5, l2=L2)
     optimal = nodes.average_loss(np.broadcast_to(best, (1, 1, 5, len(best))))[0, 0]
     away = np.linalg.norm(releases[0] - best, axis=-1).max(axis=-1) / np.linalg.norm(best)
     return [
@@ -60,8 +60,11 @@ def _part_a(name: str, dual_step: Schedule) -> Part:
 
 
 def _part_b(growth: float) -> Part:
-    name, penalty = f"q = {growth:g}", Schedule(THETA, growth)
-    return Part(compute=lambda scale: _run("b", name, penalty, as_schedule("dual_step", THETA), scale))
+    def compute(scale: Scale) -> list[Curve]:
+        penalty = every_iteration(Schedule(THETA, growth), scale)
+        return _run("b", f"q = {growth:g}", penalty, as_schedule("dual_step", THETA), scale)
+
+    return Part(compute=compute)
 
 
 def draw(curves: Curves):

@@ -4,6 +4,7 @@ gamma   `recycle_weight`       q_1    `growth`: eta(2k-1) = eta q_1^k       alph
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -100,19 +101,26 @@ def iterates(plan: Plan, releases: np.ndarray) -> np.ndarray:
     return both.reshape(len(releases), -1, *both.shape[-2:])
 
 
-def loss_without_noise(nodes: Network, scale: Scale, panels: Sequence[str]) -> list[Curve]:
+@functools.cache  # figures share runs
+def _measured(plan: Plan, scale: Scale, runs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of five nodes: average loss, (run, iteration), and test error at the end, (run,)."""
+    nodes = five_nodes()
+    releases = nodes.releases(plan, scale, runs=runs)
+    models = iterates(plan, releases) if isinstance(plan.algorithm, RecycledADMM) else releases
+    return nodes.average_loss(models), nodes.test_error(releases[:, -1].mean(axis=1))
+
+
+def loss_without_noise(scale: Scale, panels: Sequence[str]) -> list[Curve]:
     """The conventional algorithm with eta = 1, the green curve of the figures."""
-    plan = nodes.plan(ConsensusADMM.with_penalty(1.0), l2=L2, rounds=scale.iterations)
-    loss = nodes.average_loss(nodes.releases(plan, scale, runs=1))[0]
+    plan = five_nodes().plan(ConsensusADMM.with_penalty(1.0), l2=L2, rounds=scale.iterations)
+    loss = _measured(plan, scale, 1)[0][0]
     return [Curve(panel, WITHOUT_NOISE, np.arange(1, scale.iterations + 1), loss) for panel in panels]
 
 
-def measured(nodes: Network, plan: Plan, scale: Scale, *, panel: str, name: str) -> tuple[list[Curve], np.ndarray]:
+def measured(plan: Plan, scale: Scale, *, panel: str, name: str) -> tuple[Curve, np.ndarray]:
     """Loss by iteration, with its range over runs, and every run's test error at the end."""
-    releases = nodes.releases(plan, scale)
-    models = iterates(plan, releases) if isinstance(plan.algorithm, RecycledADMM) else releases
-    loss = over_runs(panel, name, nodes.average_loss(models))
-    return [loss], nodes.test_error(releases[:, -1].mean(axis=1))
+    losses, wrong = _measured(plan, scale, scale.runs)
+    return over_runs(panel, name, losses), wrong
 
 
 def privacy_by_iteration(panel: str, name: str, plan: Plan) -> list[Curve]:

@@ -97,18 +97,18 @@ def _part(panel: str, accounting: str) -> Part:
     def compute(scale: Scale) -> list[Curve]:
         if scale.quick and (panel != "b" or accounting == APPROXIMATE):
             return []
-        nodes, found = five_nodes(), []
+        found = []
         ours = _recycled_plans(alpha, scale)
         plans = _matched(accounting, ours["R-ADMM"], scale)
         if accounting == PUBLISHED:  # the same runs stand for every accounting
             plans |= ours
         for name, plan in plans.items():
-            curves, error = measured(nodes, plan, scale, panel=f"{panel} {accounting}", name=name)
-            found += [*curves, errors(f"g {accounting}", f"{name}, {panel}", [alpha], [error])]
+            curve, error = measured(plan, scale, panel=f"{panel} {accounting}", name=name)
+            found += [curve, errors(f"g {accounting}", f"{name}, {panel}", [alpha], [error])]
             if accounting == PUBLISHED:
                 found += privacy_by_iteration(privacy_panel, name, plan)
         if accounting == PUBLISHED:
-            found += loss_without_noise(nodes, scale, (f"{panel} {accounting}",))
+            found += loss_without_noise(scale, (f"{panel} {accounting}",))
         return found
 
     return Part(compute=compute, cost=60 if accounting == PUBLISHED else 40)

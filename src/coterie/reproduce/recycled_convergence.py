@@ -1,11 +1,12 @@
 """Zhang, Khalili & Liu (2019), Figure 1: convergence of R-ADMM and MR-ADMM without noise."""
 
 import functools
+from typing import Any
 
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM
-from coterie.reproduce.census import Network, network
+from coterie.reproduce.census import network, optimum
 from coterie.reproduce.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.reproduce.panels import finish, grid, plot
 from coterie.reproduce.recycled import (
@@ -15,7 +16,6 @@ from coterie.reproduce.recycled import (
     L2,
     NETWORK_CHOICES,
     WEIGHT_CHOICE,
-    five_nodes,
     growing,
     iterates,
     pairs,
@@ -34,27 +34,30 @@ ROUNDING = 1e-9  # of the loss: what solving to finite precision leaves
 SETTLED = 1e-3  # excess of the average loss over that of the optimum that counts as converged
 
 
-def _followed(panel: str, name: str, nodes: Network, algorithm, scale: Scale) -> list[Curve]:
+def _followed(panel: str, name: str, size: int, algorithm, scale: Scale) -> list[Curve]:
     """Average loss, its excess over the optimum's, and the models' largest distance from the optimum."""
+    loss, excess, away = _measured(size, algorithm, scale)
+    x = np.arange(1, len(loss) + 1)
+    return [
+        Curve(panel, name, x, loss),
+        Curve(f"{panel} excess", name, x, excess),
+        Curve(f"{panel} distance", name, x, away),
+    ]
+
+
+@functools.cache  # panels share the constant penalty
+def _measured(size: int, algorithm: Any, scale: Scale) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    nodes = network(size, GRAPH)
     conventional = isinstance(algorithm, ConsensusADMM)
     rounds = scale.iterations if conventional else pairs(scale)
     plan = nodes.plan(algorithm, l2=L2, rounds=rounds)
     releases = nodes.releases(plan, scale, runs=1)
     models = releases if conventional else iterates(plan, releases)
-    best = _optimum(len(nodes.train.shards))
+    best = optimum(size, l2=L2)
     optimal = nodes.average_loss(np.broadcast_to(best, (1, 1, *models.shape[2:])))[0, 0]
-    loss, x = nodes.average_loss(models)[0], np.arange(1, models.shape[1] + 1)
+    loss = nodes.average_loss(models)[0]
     away = np.linalg.norm(models[0] - best, axis=-1).max(axis=-1) / np.linalg.norm(best)
-    return [
-        Curve(panel, name, x, loss),
-        Curve(f"{panel} excess", name, x, loss - optimal),
-        Curve(f"{panel} distance", name, x, away),
-    ]
-
-
-@functools.cache
-def _optimum(size: int) -> np.ndarray:
-    return network(size, GRAPH).optimum(l2=L2)
+    return loss, loss - optimal, away
 
 
 def _label(gamma: float) -> str:
@@ -65,10 +68,10 @@ def _part_a(size: int) -> Part:
     def compute(scale: Scale) -> list[Curve]:
         if scale.quick and size != SIZES[0]:
             return []
-        nodes, panel = network(size, GRAPH), f"a, N = {size}"
-        found = _followed(panel, "ADMM", nodes, ConsensusADMM.with_penalty(ETA), scale)
+        panel = f"a, N = {size}"
+        found = _followed(panel, "ADMM", size, ConsensusADMM.with_penalty(ETA), scale)
         for gamma in shown(GAMMAS, scale):
-            found += _followed(panel, _label(gamma), nodes, recycled(Schedule(ETA), gamma=gamma), scale)
+            found += _followed(panel, _label(gamma), size, recycled(Schedule(ETA), gamma=gamma), scale)
         return found
 
     return Part(compute=compute, cost=20)
@@ -87,14 +90,14 @@ def _part_b(scale: Scale) -> list[Curve]:
     for step in shown(STEPS, scale):
         ratios = tuple(1 + step * rise for rise in RISES)
         penalty = growing(STARTS, ratios) if step else Schedule(1.0)
-        found += _followed("b", _b_name(step), five_nodes(), recycled(penalty), scale)
+        found += _followed("b", _b_name(step), 5, recycled(penalty), scale)
     return found
 
 
 def _part_c(scale: Scale) -> list[Curve]:
     found = []
     for growth in shown(GROWTHS, scale):
-        found += _followed("c", _c_name(growth), five_nodes(), recycled(growing(1.0, growth)), scale)
+        found += _followed("c", _c_name(growth), 5, recycled(growing(1.0, growth)), scale)
     return found
 
 

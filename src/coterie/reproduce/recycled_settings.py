@@ -55,8 +55,8 @@ def _swept(panel: str, privacy_panel: str, error_panel: str, alpha: float, setti
     nodes, found, wrong = five_nodes(), [], []
     for _, name, growth, gamma in settings:
         plan = nodes.plan(recycled(growing(1.0, growth), gamma=gamma, noise_rate=alpha), l2=L2, rounds=pairs(scale))
-        curves, error = measured(nodes, plan, scale, panel=panel, name=name)
-        found += curves + privacy_by_iteration(privacy_panel, name, plan)
+        curve, error = measured(plan, scale, panel=panel, name=name)
+        found += [curve, *privacy_by_iteration(privacy_panel, name, plan)]
         wrong.append(error)
     found.append(errors(error_panel, f"α = {alpha:g}", [x for x, *_ in settings], wrong))
     return found
@@ -83,7 +83,7 @@ def _part_4(panel: str) -> Part:
 
 
 def _without_noise(scale: Scale) -> list[Curve]:
-    return loss_without_noise(five_nodes(), scale, ("a", "b"))
+    return loss_without_noise(scale, ("a", "b"))
 
 
 def _drawn(curves: Curves, panels, error_panel: str, xlabel: str):

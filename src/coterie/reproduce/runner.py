@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 _UNITS = 1000  # of the progress bar per unit of cost
+_POLLED_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,10 @@ def reproduce(
 
 
 class _Workers:
-    """Parts that processes of their own compute and keep, in the order in which they will be asked for."""
+    """Parts that processes of their own compute and keep, in the order in which they will be asked for.
+
+    At quick scale all parts of a paper go to one process: they share programs, and compiling is most of the work.
+    """
 
     def __init__(self, workers: int, figures: Sequence[Figure], scales: Sequence[Scale], out: Path) -> None:
         self.pool, self.coming = None, {}
@@ -82,10 +86,15 @@ class _Workers:
             return
         # JAX does not survive a fork
         self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        tasks: dict[Any, list[tuple[str, str, Scale]]] = {}
         for figure, scale in zip(figures, scales, strict=True):
             for name in figure.parts if not _there(out / figure.name) else ():
                 if _kept(_place(figure, name, scale, out)) is None:
-                    self.coming[figure.name, name] = self.pool.submit(compute_part, figure.name, name, scale, out)
+                    task = figure.citation if scale.quick else (figure.name, name)
+                    tasks.setdefault(task, []).append((figure.name, name, scale))
+        for parts in tasks.values():
+            future = self.pool.submit(compute_parts, parts, out)
+            self.coming |= {(figure, name): future for figure, name, _ in parts}
 
     def __enter__(self) -> "_Workers":
         return self
@@ -94,17 +103,21 @@ class _Workers:
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
 
-    def wait_for(self, figure: str, part: str) -> None:
-        if (figure, part) in self.coming:
-            self.coming[figure, part].result()
+    def wait_for(self, figure: str, part: str, place: Path) -> None:
+        future = self.coming.get((figure, part))
+        while future is not None and _kept(place) is None:  # parts that are computed after it may take a while yet
+            if future.done():
+                return future.result()
+            wait([future], timeout=_POLLED_S)
 
 
-def compute_part(figure: str, part: str, scale: Scale, out: Path) -> None:
+def compute_parts(parts: Sequence[tuple[str, str, Scale]], out: Path) -> None:
     """What a worker does: it knows figures by their names."""
     from coterie.reproduce.registry import find
 
-    found = find([figure])[0]
-    _keep(_place(found, part, scale, out), found.parts[part].compute(scale))
+    for figure, part, scale in parts:
+        found = find([figure])[0]
+        _keep(_place(found, part, scale, out), found.parts[part].compute(scale))
 
 
 class _Clock:
@@ -134,8 +147,8 @@ def _one(figure: Figure, scale: Scale, out: Path, clock: _Clock, parts: _Workers
         return Reproduced(figure, directory, tuple(claims), resumed=True)
     found: list[Curve] = []
     for name, part in figure.parts.items():
-        parts.wait_for(figure.name, name)
         kept = _place(figure, name, scale, out)
+        parts.wait_for(figure.name, name, kept)
         curves = _kept(kept)
         if curves is None:
             curves = part.compute(scale)
