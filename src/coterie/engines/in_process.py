@@ -129,19 +129,25 @@ class _Run:
         state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), (public, private, silence))
         advance = compile_rounds(program)
         done: list[np.ndarray] = []
+        starts = range(0, n_rounds, self.block)
         try:
-            for start in range(0, n_rounds, self.block):
+            inputs = self._inputs(0) if n_rounds else None
+            for start in starts:
                 if progress is not None:
                     progress(start, n_rounds)
                 count = min(self.block, n_rounds - start)
-                inputs = self.inputs.block(start, count)
                 state, released = advance(state, records, table, float(start), count, inputs)
+                if start != starts[-1]:
+                    inputs = self._inputs(start + self.block)  # drawn while the device works
                 done.append(self._checked(np.asarray(released)[:, :count], start))
         except KeyboardInterrupt:
             raise Interrupted(self._transcripts(done)[0]) from None
         if progress is not None:
             progress(n_rounds, n_rounds)
         return self._transcripts(done)
+
+    def _inputs(self, start: int) -> Any:
+        return self.inputs.block(start, min(self.block, self.plan.n_rounds - start))
 
     def _transcripts(self, done: list[np.ndarray]) -> list[Transcript]:
         empty = np.zeros((self.repeats, 0, self.plan.release_width, self.d))
