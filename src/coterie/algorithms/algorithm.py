@@ -44,6 +44,7 @@ class Algorithm:
     bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
     idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
     penalty_in_grants: ClassVar[bool] = False  # nothing reads the mechanism's penalty but its grants
+    numbers: ClassVar[tuple[str, ...]] = ()  # fields that `combine` alone reads, as numbers: engines may trace them
     absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
     def check(self, topology: Topology, problem: Problem) -> None:

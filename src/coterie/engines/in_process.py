@@ -73,7 +73,7 @@ def run_many(
 
 
 def _can_join(plan: Plan) -> bool:
-    return not plan.algorithm.channel.aggregates and isinstance(plan.algorithm.selection, All)
+    return isinstance(plan.algorithm.selection, All) and not people.fits(plan, None)
 
 
 def _check(plan: Plan, federation: Federation, repeats: int) -> None:

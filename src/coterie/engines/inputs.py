@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from coterie.engines.numbers import numbers_of
 from coterie.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, draw_many
@@ -23,6 +24,7 @@ class RoundInputs(NamedTuple):
     works: Any  # (rounds, repeats, n_parties) those who work and enter a sum, where everybody is computed
     with_data: Any  # (rounds, repeats, width) 0 where one of those works without its records, else 1
     noise: Any  # pair of (rounds, repeats, rows, d)
+    numbers: Any  # the algorithm's own, with a round axis of length 1; of several plans, by repeat
 
 
 class Inputs:
@@ -38,6 +40,7 @@ class Inputs:
         self.copies = len(plans) if source.reproducible else 1
         self.repeats = repeats * len(plans) // self.copies
         self.table, self.index = _joined_grants(plans)
+        self.numbers = numbers_of([plan.algorithm for plan in plans], repeats)
         self.deliveries = None if impairments is None else impairments.deliveries(plan.topology, plan.n_rounds)
         self.who, self.works, self.with_data = self._participation()
 
@@ -81,6 +84,7 @@ class Inputs:
             works=piece(self.works),
             with_data=piece(self.with_data),
             noise=self._noise(start, count, who),
+            numbers=self.numbers,
         )
 
     def _noise(self, start: int, count: int, who: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

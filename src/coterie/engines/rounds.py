@@ -15,6 +15,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.buckets import group_by_size
 from coterie.engines.inputs import RoundInputs
+from coterie.engines.numbers import with_numbers, without_numbers
 from coterie.impairments import ImpairedTopology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
@@ -28,7 +29,7 @@ BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """All of a plan that is compiled in. Levels of noise are not, and penalties seldom: they arrive with the grants."""
+    """All of a plan that is compiled in. Grants are not, nor is a number that only they or `combine` depend on."""
 
     algorithm: Algorithm
     problem: Problem
@@ -50,7 +51,7 @@ class Program:
         if plan.algorithm.penalty_in_grants:
             mechanism = mechanism.changed(penalty=Schedule(1.0))
         return cls(
-            algorithm=dataclasses.replace(plan.algorithm, mechanism=mechanism),  # type: ignore[type-var]
+            algorithm=without_numbers(dataclasses.replace(plan.algorithm, mechanism=mechanism)),  # type: ignore[type-var]
             problem=plan.problem,
             topology=plan.topology,
             sizes=plan.facts.sizes,
@@ -114,8 +115,9 @@ class Rounds:
                     parts = jax.tree.map(lambda new: jnp.where(works[..., None], new, absent), parts)
                     last = parts.value if self.remembers else last
                 private = after
-            grant = self._grant(jax.tree.map(lambda s: s[0], scales))
-            total = jax.vmap(lambda part, n: algorithm.channel.aggregate(part, grant, n))(parts, noise)  # type: ignore[attr-defined]
+            one = jax.tree.map(lambda s: s[..., 0], scales)  # a sum has one grant
+            noised = jax.vmap(self._aggregate, (0, 0, 0 if self.joined else None))
+            total = noised(parts, noise, one)
             received, released = total.value, total.value[:, None]
         elif now.who is not None:
             private, outs = self._some(now, records, scales, private, inbox, noise)
@@ -126,7 +128,11 @@ class Rounds:
             if now.delivery is not None:
                 received = last = jnp.where(now.delivery.speaks[:, None], received, last)
             released = received
-        public = jax.vmap(lambda pub, got: algorithm.combine(t, pub, got, topology))(public, received)
+
+        def combined(numbers, public, received):
+            return with_numbers(algorithm, numbers).combine(t, public, received, topology)
+
+        public = jax.vmap(combined, (0 if self.joined else None, 0, 0))(now.numbers, public, received)
         return (public, private, last), released
 
     def _everybody(self, records, scales, private, inbox, noise, with_data=None):
@@ -171,6 +177,10 @@ class Rounds:
         if with_data is not None:  # records without weight say nothing
             records = records._replace(weight=records.weight * with_data)
         return self.algorithm.local(self._grant(scales), self.problem, records, private, inbox, noise)
+
+    def _aggregate(self, parts, noise, scales):
+        channel: Any = self.algorithm.channel
+        return channel.aggregate(parts, self._grant(scales), noise)
 
     def _grant(self, scales):
         return jax.tree.unflatten(self.program.grant, jax.tree.leaves(scales))

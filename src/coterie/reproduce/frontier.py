@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.engines.in_process import run
+from coterie.engines.in_process import run_many
 from coterie.privacy.noise import Seeded
 from coterie.reproduce import frontier_diffprivlib as diffprivlib
 from coterie.reproduce.census import optimum
@@ -72,11 +72,9 @@ def _certified(size: int, method: str) -> Part:
 def _swept(method: str, size: int, scale: Scale, *, most_rounds: int) -> Curve:
     nodes = nodes_of(size)
     epsilons = QUICK_EPSILONS if scale.quick else (SLOW_EPSILONS if method in SLOW else EPSILONS)[size]
-    wrong = []
-    for epsilon in epsilons:
-        plan = plan_at(method, size, epsilon, most_rounds=most_rounds)
-        wrong.append(nodes.test_error(run(plan, nodes.train, noise=Seeded(scale.seed), repeats=scale.runs).models))
-    return errors(panel_of(size), method, epsilons, wrong)
+    plans = [plan_at(method, size, epsilon, most_rounds=most_rounds) for epsilon in epsilons]
+    done = run_many(plans, nodes.train, noise=Seeded(scale.seed), repeats=scale.runs)
+    return errors(panel_of(size), method, epsilons, [nodes.test_error(transcript.models) for transcript in done])
 
 
 def _gradient_descent(scale: Scale) -> list[Curve]:
@@ -91,15 +89,14 @@ def _published(size: int, method: str) -> Part:
     def compute(scale: Scale) -> list[Curve]:
         if scale.quick and (size != QUICK_SIZE or method not in QUICK_METHODS):
             return []
-        nodes, totals, wrong = published_nodes(method, size), [], []
+        nodes = published_nodes(method, size)
         iterations = scale.iterations if scale.quick else ITERATIONS[size, method]
         make = functools.partial(published_plan, method, size, iterations)
-        for total in QUICK_TOTALS if scale.quick else TOTALS[size]:
-            plan = with_published_total(make, total)
-            if plan is not None:
-                totals.append(total)
-                wrong.append(nodes.test_error(nodes.releases(plan, scale)[:, -1].mean(axis=1)))
-        return [errors(f"{panel_of(size)}, as published", method, totals, wrong)] if totals else []
+        totals = QUICK_TOTALS if scale.quick else TOTALS[size]
+        plans = {total: plan for total in totals if (plan := with_published_total(make, total)) is not None}
+        done = run_many(list(plans.values()), nodes.train, noise=Seeded(scale.seed), repeats=scale.runs)
+        wrong = [nodes.test_error(transcript.releases[:, -1].mean(axis=1)) for transcript in done]
+        return [errors(f"{panel_of(size)}, as published", method, list(plans), wrong)] if plans else []
 
     solves = ITERATIONS[size, method] // (1 if method in ("DVP", "PP") else 2)
     return Part(compute=compute, cost=5 + SECONDS_A_ROUND[size] * solves * len(TOTALS[size]))
