@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format clean audit-calibration
+.PHONY: demo test test-slow lint format clean audit-calibration bench bench-quick
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -15,6 +15,12 @@ test-slow: .venv/installed
 
 audit-calibration: .venv/installed
 	$(BIN)/python benchmarks/audit_calibration.py
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/bench.py
+
+bench-quick: .venv/installed
+	$(BIN)/python benchmarks/bench.py --quick
 
 lint: .venv/installed
 	$(BIN)/ruff check .

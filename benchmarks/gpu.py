@@ -1,21 +1,30 @@
-"""A million people on one GPU against what the memory allows.
+"""Three workloads on one GPU against what the GPU allows: a million people, a sweep, and a thousand parties.
 
-    python benchmarks/gpu.py [--people 1000000] [--rounds 100] [--json]
+    python benchmarks/gpu.py [--quick] [--json]
 
-Broadcast-noised ADMM, 64 features in single precision, logistic and squared loss. Prints the time of the rounds (data
-on the device, compiled) beside the floor: the bytes that must move, over the bandwidth of a copy measured here. Two
-floors: "vectors" counts a row and a state vector read and a state vector written for each person and round, as the
-algorithm is written down; "rows" counts each person's row once, the least that any method must read.
+The ceilings are measured here: bytes a second of a copy, read and written, and the rate of large matrix products.
+
+People: a million with one record of 64 features in single precision, 100 rounds of broadcast-noised ADMM. The time is
+that of the compiled rounds, with the data on the device. It stands beside two floors: "vectors" counts a row and a
+state vector read and a state vector written for each person and round, as the algorithm is written down; "rows" counts
+each person's row once, the least that any method must read.
+
+Sweep: the cells of `sweep.py`, whole runs from plan to transcript, compiling left out and not.
+
+Parties: the thousand of `many_parties.py`. The floor of a round is every record read once; an exact minimisation has to
+read it several times.
 """
 
-import argparse
 import functools
-import json
 import time
 
+import figures
 import jax
 import jax.numpy as jnp
+import many_parties
 import numpy as np
+import sweep
+from figures import Figure
 
 from coterie.algorithms import fixed_point_admm
 from coterie.channels import Curator
@@ -26,16 +35,33 @@ from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem, Squared
 
 N_FEATURES, EPSILON, DELTA = 64, 1.0, 1e-6
+MATRIX = 4096
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a large array that is copied."""
-    array = jnp.zeros(2**28, jnp.float32)
-    copy = jax.jit(lambda a, n: jax.lax.fori_loop(0, n, lambda _, a: a + 1, a), static_argnums=1)
-    copy(array, 20).block_until_ready()
-    started = time.perf_counter()
-    copy(array, 20).block_until_ready()
-    return 20 * 2 * array.nbytes / (time.perf_counter() - started)
+def fastest(function, *arguments, turns: int = 5) -> float:
+    """Seconds of the compiled function."""
+    jax.block_until_ready(function(*arguments))
+    seconds = []
+    for _ in range(turns):
+        started = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def ceilings() -> dict:
+    array = jnp.asarray(np.random.default_rng(0).normal(size=2**28).astype(np.float32))
+    copy = jax.jit(lambda a: jax.lax.fori_loop(0, 20, lambda _, a: a + 1, a))
+    found = {
+        "device": jax.devices()[0].device_kind,
+        "copy_bytes_per_s": 20 * 2 * array.nbytes / fastest(copy, array),
+    }
+    with jax.enable_x64(True):
+        for dtype in (jnp.float64, jnp.float32):
+            square = jnp.asarray(np.random.default_rng(0).normal(size=(MATRIX, MATRIX)), dtype)
+            product = jax.jit(lambda a: jnp.matmul(a, a, precision="highest"))
+            found[f"{dtype.__name__}_flop_per_s"] = 2 * MATRIX**3 / fastest(product, square)
+    return found
 
 
 def make_people(n: int, loss: str) -> Federation:
@@ -47,73 +73,129 @@ def make_people(n: int, loss: str) -> Federation:
     return Federation.from_arrays(X, y, parties=np.arange(n), min_records=1, row_norm=1.5, **labels)
 
 
-def rounds_seconds(plan: Plan, data: Federation) -> float:
-    """Of the compiled rounds alone: the second of two runs."""
-    spent, original = [], people.compiled
+def people_plan(data: Federation, loss: str, rounds: int) -> Plan:
+    penalty, clip = L2(1.0), None if loss == "logistic" else 1.0
+    algorithm = fixed_point_admm(channel=Curator(), penalty=penalty, step=2.0, noise_multiplier=1.0, clip=clip)
+    problem = Problem(loss=Logistic() if loss == "logistic" else Squared(), penalty=penalty, record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=rounds, adjacency="replace-one")
+    return plan.calibrate(EPSILON, DELTA)
+
+
+def device_seconds(engine, plan: Plan, data: Federation, turns: int = 5) -> float:
+    """Of all rounds in one compiled call, everything on the device before: the fastest turn. `engine` is the module
+    whose `compiled` the run looks up."""
+    spent, original, blocks = [], engine.compiled, in_process.BLOCKS
 
     def timed(program):
         advance = original(program)
 
         @functools.wraps(advance)
-        def run(*arguments):
-            arguments = jax.block_until_ready(jax.device_put(arguments))
-            started = time.perf_counter()
-            result = jax.block_until_ready(advance(*arguments))
-            spent.append(time.perf_counter() - started)
+        def run(state, *arguments):
+            *before, count, inputs = arguments
+            before, inputs = jax.block_until_ready(jax.device_put((before, inputs)))
+            result = None
+            for _ in range(1 + turns):  # the first compiles
+                fresh = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the engine may hand its buffers on
+                started = time.perf_counter()
+                result = jax.block_until_ready(advance(fresh, *before, count, inputs))
+                spent.append(time.perf_counter() - started)
             return result
 
         return run
 
-    people.compiled = timed
-    blocks, in_process.BLOCKS = in_process.BLOCKS, 1
+    engine.compiled, in_process.BLOCKS = timed, 1
     try:
-        for seed in range(2):
-            in_process.run(plan, data, noise=Seeded(seed))
+        in_process.run(plan, data, noise=Seeded(0))
     finally:
-        people.compiled, in_process.BLOCKS = original, blocks
-    return spent[-1]
+        engine.compiled, in_process.BLOCKS = original, blocks
+    return min(spent[1:])
 
 
-def measure(n: int = 1_000_000, rounds: int = 100) -> list[dict]:
-    bandwidth, rows = copy_bandwidth(), []
+def of_people(n: int, rounds: int, bandwidth: float) -> list[dict]:
+    found = []
     for loss in ("logistic", "squared"):
         data = make_people(n, loss)
-        penalty = L2(1.0)
-        clip = None if loss == "logistic" else 1.0
-        algorithm = fixed_point_admm(channel=Curator(), penalty=penalty, step=2.0, noise_multiplier=1.0, clip=clip)
-        problem = Problem(loss=Logistic() if loss == "logistic" else Squared(), penalty=penalty, record_weight=1.0)
-        plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=rounds, adjacency="replace-one")
-        seconds = rounds_seconds(plan.calibrate(EPSILON, DELTA), data)
-        row_bytes = n * N_FEATURES * 4 * rounds
-        rows.append(
+        seconds = device_seconds(people, people_plan(data, loss, rounds), data)
+        floor = n * N_FEATURES * 4 * rounds / bandwidth
+        found.append(
             {
-                "workload": f"people, {loss}",
-                "device": jax.devices()[0].device_kind,
+                "loss": loss,
+                "scale": [n, N_FEATURES, rounds],
                 "milliseconds": 1e3 * seconds,
-                "copy_terabytes_per_second": bandwidth / 1e12,
-                "fraction_of_vector_floor": 3 * row_bytes / bandwidth / seconds,
-                "fraction_of_row_floor": row_bytes / bandwidth / seconds,
+                "of_vector_floor": 3 * floor / seconds,
+                "of_row_floor": floor / seconds,
             }
         )
-    return rows
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--people", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    rows = measure(arguments.people, arguments.rounds)
-    if arguments.json:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        vectors, least = row["fraction_of_vector_floor"], row["fraction_of_row_floor"]
-        floors = f"{vectors:.0%} of the vector floor, {least:.0%} of the row floor"
-        speed = f"copy {row['copy_terabytes_per_second']:.2f} TB/s"
-        print(f"{row['workload']:18} {row['device']}: {row['milliseconds']:.1f} ms; {speed}; {floors}")
+def of_sweep(quick: bool) -> list[dict]:
+    census, found = sweep.federation(), []
+    for name, rate, plan in sweep.cells(census.facts, quick):
+        seconds = []
+        for _ in range(2):
+            started = time.perf_counter()
+            in_process.run(plan, census, noise=Seeded(sweep.SEED), repeats=sweep.REPEATS)
+            seconds.append(time.perf_counter() - started)
+        found.append({"cell": f"{name} {rate:g}", "first_seconds": seconds[0], "seconds": seconds[1]})
+    return found
+
+
+def of_parties(n_parties: int, n_records: int, rounds: int, bandwidth: float) -> dict:
+    data = many_parties.federation(n_parties, n_records)
+    plan = many_parties.make_plan(data.facts, rounds)
+    seconds = device_seconds(in_process, plan, data) / rounds
+    in_process.run(plan, data, noise=Seeded(0))
+    started = time.perf_counter()
+    in_process.run(plan, data, noise=Seeded(0))
+    whole = (time.perf_counter() - started) / rounds
+    floor = n_parties * n_records * many_parties.N_FEATURES * 8 / bandwidth
+    return {
+        "scale": [n_parties, n_records, many_parties.N_FEATURES, rounds],
+        "milliseconds_a_round": 1e3 * seconds,
+        "whole_run_milliseconds_a_round": 1e3 * whole,
+        "of_record_floor": floor / seconds,
+    }
+
+
+def measure(quick: bool = False) -> dict:
+    limits = ceilings()
+    bandwidth = limits["copy_bytes_per_s"]
+    persons = of_people(100_000 if quick else 1_000_000, 100, bandwidth)
+    cells = of_sweep(quick)
+    parties = of_parties(*((100, 1000, 10) if quick else (1000, 1000, 20)), bandwidth)
+    shown = [
+        Figure("copy", bandwidth / 1e12, "TB/s"),
+        Figure("matrix product, double", limits["float64_flop_per_s"] / 1e12, "TFLOP/s"),
+        Figure("matrix product, single", limits["float32_flop_per_s"] / 1e12, "TFLOP/s"),
+    ]
+    for row in persons:
+        name = f"people, {row['loss']}"
+        shown.append(Figure(f"{name}: {row['scale'][2]} rounds", row["milliseconds"], "ms"))
+        shown.append(Figure(f"{name}: of the vector floor", row["of_vector_floor"], "", at_least=0.7))
+        shown.append(Figure(f"{name}: of the row floor", row["of_row_floor"], ""))
+    shown.append(Figure(f"sweep: {len(cells)} cells, compiling", sum(row["first_seconds"] for row in cells), "s"))
+    shown.append(Figure(f"sweep: {len(cells)} cells, compiled", sum(row["seconds"] for row in cells), "s"))
+    shown.append(Figure("parties: a round on the device", parties["milliseconds_a_round"], "ms"))
+    shown.append(Figure("parties: a round of a whole run", parties["whole_run_milliseconds_a_round"], "ms"))
+    shown.append(Figure("parties: of the record floor", parties["of_record_floor"], ""))
+    return {
+        "figures": [figure.row() for figure in shown],
+        "ceilings": limits,
+        "people": persons,
+        "sweep": cells,
+        "parties": parties,
+    }
+
+
+def tell(result: dict) -> str:
+    lines = [result["ceilings"]["device"]]
+    lines += [
+        f"{row['cell']:12} {row['seconds']:7.3f} s, {row['first_seconds']:6.2f} s with compiling"
+        for row in result["sweep"]
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    figures.main(measure, __doc__, tell)

@@ -83,3 +83,19 @@ def test_a_sample_and_parties_with_several_records_go_the_general_way():
     larger = Federation.from_arrays(X, (SCORE > 0).astype(int), parties=np.arange(N) // 2, labels=(0, 1))
     plan = make_plan(Logistic(), larger, channel=Curator(), penalty=L2(1.0), clip=None)
     assert not people.fits(plan, None)
+
+
+def test_people_for_whom_a_few_steps_are_too_few_are_searched_for(monkeypatch):
+    """A step of 300 bends so little that the first steps overshoot for some."""
+    searched = []
+    search = people.with_search
+    monkeypatch.setattr(people, "with_search", lambda *given: searched.append(True) or search(*given))
+    y = (SCORE > 0).astype(int)
+    data = Federation.from_arrays(X, y, parties=np.arange(N), min_records=1, row_norm=8.0, labels=(0, 1))
+    algorithm = fixed_point_admm(channel=Curator(), penalty=L2(1.0), step=300.0, noise_multiplier=2.0)
+    plan = Plan.make(algorithm, PROBLEM, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
+    short = run(plan, data, noise=Seeded(1), repeats=2).releases
+    assert searched
+    monkeypatch.setattr(in_process.people, "fits", lambda plan, impairments: False)
+    general = run(plan, data, noise=Seeded(1), repeats=2).releases
+    np.testing.assert_allclose(short, general, rtol=1e-10, atol=1e-10)

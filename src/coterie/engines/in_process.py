@@ -1,6 +1,7 @@
 """Run a whole plan in one process, a block of rounds at a time on the device."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -131,15 +132,16 @@ class _Run:
         done: list[np.ndarray] = []
         starts = range(0, n_rounds, self.block)
         try:
-            inputs = self._inputs(0) if n_rounds else None
-            for start in starts:
-                if progress is not None:
-                    progress(start, n_rounds)
-                count = min(self.block, n_rounds - start)
-                state, released = advance(state, records, table, float(start), count, inputs)
-                if start != starts[-1]:
-                    inputs = self._inputs(start + self.block)  # drawn while the device works
-                done.append(self._checked(np.asarray(released)[:, :count], start))
+            with ThreadPoolExecutor(1) as drawing:  # the next rounds' noise, while the device works
+                coming = drawing.submit(self._inputs, 0)
+                for start in starts:
+                    if progress is not None:
+                        progress(start, n_rounds)
+                    count, inputs = min(self.block, n_rounds - start), coming.result()
+                    if start != starts[-1]:
+                        coming = drawing.submit(self._inputs, start + self.block)
+                    state, released = advance(state, records, table, float(start), count, inputs)
+                    done.append(self._checked(np.asarray(released)[:, :count], start))
         except KeyboardInterrupt:
             raise Interrupted(self._transcripts(done)[0]) from None
         if progress is not None:

@@ -26,7 +26,7 @@ from coterie.engines.rounds import Program, Rounds
 from coterie.engines.threads import one_lapack_thread
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy, draw_many
 from coterie.privacy.release import unit_noise
 from coterie.selection import All
 from coterie.transcript import Transcript
@@ -226,10 +226,8 @@ class _Rank:
             if law is None or purpose not in purposes:
                 drawn.append(np.zeros((1, len(parties), 1)))
                 continue
-            rows = [
-                self.source.draw(law, self.d, repeat=0, party=int(party), t=t, purpose=purpose) for party in parties
-            ]
-            drawn.append(np.stack(rows)[None])
+            keys = [(0, party, t) for party in parties.tolist()]
+            drawn.append(draw_many(self.source, law, self.d, keys, purpose)[None])
         return drawn[0], drawn[1]
 
     def _combine(self, t: int, released: np.ndarray) -> None:

@@ -1,7 +1,7 @@
 """Rounds of broadcast-noised ADMM among people with one record each, with a number instead of a vector for a state.
 
-What is computed is what `rounds` computes, in another order (`proximal_grants.advance_people`); a round reads
-everybody's row twice and writes nothing as large. Rows that are exact in single precision are kept in it.
+What is computed is what `rounds` computes, in another order (`privacy.people_step`); a round reads everybody's row
+twice and writes nothing as large. Rows that are exact in single precision are kept in it.
 """
 
 import functools
@@ -17,7 +17,7 @@ from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program
 from coterie.impairments import Impairments
 from coterie.plan import Plan
-from coterie.privacy.proximal_grants import People, PeopleStates, advance_people
+from coterie.privacy.people_step import People, PeopleStates, Solver, advance_people, in_few_steps, with_search
 from coterie.privacy.release import unit_noise
 from coterie.problems.local import Records
 from coterie.selection import All
@@ -51,10 +51,25 @@ def first_states(n_people: int, d: int) -> PeopleStates:
 
 @functools.lru_cache(maxsize=32)
 def compiled(program: Program) -> Callable[..., Any]:
-    return jax.jit(functools.partial(_advance, program), donate_argnums=0)
+    """A few steps that are enough for nearly everybody first; the search only for rounds in which they were not."""
+    # a GPU that is not told how many rounds stops after each to ask
+    told = (4,) if jax.default_backend() == "gpu" else ()
+    few, search = (
+        jax.jit(functools.partial(_advance, program, solve), static_argnums=told)
+        for solve in (in_few_steps, with_search)
+    )
+    # losses with corners often take more, and quadratic ones no steps at all
+    if not program.problem.loss.self_bounded:
+        return search
+
+    def advance(*arguments):
+        state, out = few(*arguments)
+        return (state, out) if np.all(np.isfinite(out)) else search(*arguments)
+
+    return advance
 
 
-def _advance(program: Program, state, people: People, table, start, count, inputs: RoundInputs):
+def _advance(program: Program, solve: Solver, state, people: People, table, start, count, inputs: RoundInputs):
     """`count` rounds from `start` on: the state after them and what was released."""
     problem = program.problem.share(len(program.sizes))
     out = jnp.zeros((program.repeats, program.block, 1, program.d))
@@ -64,17 +79,17 @@ def _advance(program: Program, state, people: People, table, start, count, input
         now = jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
         scales = jax.tree.map(lambda column: column[now.grant[0]], table)
         grant = jax.tree.unflatten(program.grant, jax.tree.leaves(scales))
-        each = functools.partial(_round, program, problem, people, grant, start + k)
+        each = functools.partial(_round, program, problem, people, grant, start + k, solve)
         state, released = jax.vmap(each)(state, unit_noise(*now.noise))
         return state, out.at[:, k].set(released)
 
     return jax.lax.fori_loop(0, count, one_round, (state, out))
 
 
-def _round(program: Program, problem, people: People, grant, t, state, noise):
+def _round(program: Program, problem, people: People, grant, t, solve: Solver, state, noise):
     algorithm: Any = program.algorithm
     public, states, silence = state
     centre = algorithm.inbox(t, public, program.topology)[0]  # everybody hears the same
-    states, contribution = advance_people(grant, problem, people, centre=centre, states=states)
+    states, contribution = advance_people(grant, problem, people, centre=centre, states=states, solve=solve)
     total = algorithm.channel.aggregate(contribution, grant, noise).value
     return (algorithm.combine(t, public, total, program.topology), states, silence), total[None]

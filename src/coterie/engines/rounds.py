@@ -25,6 +25,7 @@ from coterie.schedules import Schedule
 from coterie.topology import Topology
 
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
+GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,15 +205,22 @@ class Rounds:
             records,
             *(party_first(tree) for tree in (private, inbox, noise, with_data)),
         )
-        batch = BATCH_ELEMENTS // (records.X[0].size * self.repeats)
-        if batch <= 1 or shared.applies(self.problem.loss, self.problem.penalty, records.X[0]):
-            # matrix products of parties at once are slower than one after another
+        batch = self._at_once(records.X[0])
+        if batch <= 1:
             mapped = jax.lax.map(one_party, args)
+        elif batch >= len(parties):
+            mapped = jax.vmap(one_party)(args)
         else:
-            mapped = (
-                jax.vmap(one_party)(args) if batch >= len(parties) else jax.lax.map(one_party, args, batch_size=batch)
-            )
+            mapped = jax.lax.map(one_party, args, batch_size=batch)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), mapped)
+
+    def _at_once(self, X) -> int:
+        """How many parties with as many records."""
+        if not shared.applies(self.problem.loss, self.problem.penalty, X):
+            return BATCH_ELEMENTS // (X.size * self.repeats)
+        if jax.default_backend() == "gpu":  # which idles while it works for one party
+            return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)
+        return 1  # matrix products of several parties at once are slower than one after another
 
 
 def _where(works, new, old):

@@ -18,6 +18,7 @@ from scipy.special import ndtri
 
 from coterie.errors import InputError
 from coterie.privacy.discrete import STEPS_PER_STD, unit_steps
+from coterie.privacy.seeded_streams import uniforms
 
 Law = Literal["gaussian", "gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output"]
@@ -54,10 +55,8 @@ class Seeded:
         return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
 
     def draw_block(self, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
-        uniform = np.empty((len(keys), _uniforms(law, d)))
-        for row, key in zip(uniform, keys, strict=True):  # a stream for each key: whoever asks, and in whatever order
-            sequence = np.random.SeedSequence(int(self.seed), spawn_key=(*key, _PURPOSE_KEY[purpose]))
-            np.random.Generator(np.random.PCG64(sequence)).random(out=row)
+        words = np.array([(*key, _PURPOSE_KEY[purpose]) for key in keys])
+        uniform = uniforms(int(self.seed), words, _uniforms(law, d))
         if law == "discrete-gaussian":  # not the exact law: a seed keeps nothing secret anyway
             return np.rint(_shape("gaussian", d, uniform) * STEPS_PER_STD) / STEPS_PER_STD
         return _shape(law, d, uniform)

@@ -32,7 +32,7 @@ from coterie.privacy.release import (
 )
 from coterie.problems.local import Records, lies_on_a_line, minimise
 from coterie.problems.losses import Loss
-from coterie.problems.one_record import slope_at_minimum, slope_on_line
+from coterie.problems.one_record import slope_at_minimum
 from coterie.problems.penalties import L2
 from coterie.problems.problem import Problem
 
@@ -101,51 +101,6 @@ class StateGrant(_ProxGrant):
         scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
         after = private_call(partial(_advanced, self.priced(problem).loss), untouched(records), state, centre, scales)
         return keep(after), contribute(after)
-
-
-class People(NamedTuple):
-    """One record each of many people."""
-
-    X: Any  # (n_people, d)
-    y: Any
-    weight: Any
-    square: Any  # |x|^2
-
-
-class PeopleStates(NamedTuple):
-    """Everybody's state is common + share * x: a step adds multiples of public vectors and of the person's own row."""
-
-    common: Any  # (d,)
-    share: Any  # (n_people,)
-
-
-def advance_people(
-    grant: StateGrant, problem: Problem, people: People, *, centre: jax.Array, states: PeopleStates
-) -> tuple[PeopleStates, Contribution]:
-    """For engines: what `StateGrant.advance` does, for all people at once, and the sum of what they contribute.
-
-    With u = common + share x and a step's gradient part p x,  u + 2 r ((2 centre - u - p x)/k - centre)  has that form
-    again: a number a person is carried instead of a vector.
-    """
-    loss, scales = grant.priced(problem).loss, grant._issued()  # pyright: ignore[reportPrivateUsage]
-    total, shrink = scales.curvature + scales.l2, 1 + scales.l2 / scales.curvature
-    point = 2 * centre - states.common
-    # multiplied and summed, not a matrix product: rows of single precision are read once, and added up in double
-    rows = people.X.astype(point.dtype)
-    score = jnp.sum(rows * point[None], axis=1) - states.share * people.square
-    start, stiffness = score * (scales.curvature / total), people.weight * people.square / total
-    slope, off = jax.vmap(lambda y, s, k: slope_on_line(loss, y, start=s, stiffness=k))(people.y, start, stiffness)
-    length = jnp.sqrt(people.square)
-    part = (people.weight / scales.curvature) * slope
-    part = part * jnp.where(jnp.abs(part) * length > scales.radius, scales.radius / (jnp.abs(part) * length), 1.0)
-    sound = (people.weight * length * off <= scales.tolerance) | (scales.strict == 0)
-    part = jnp.where(sound, part, jnp.nan)
-    step = 2 * scales.relaxation
-    after = PeopleStates(
-        states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
-    )
-    moved = jnp.sum(rows * after.share[:, None], axis=0)
-    return jax.tree.map(keep, after), contribute((len(people.y) * after.common + moved)[None])
 
 
 def _gradient_part(loss: Loss, records: Records, point: Any, scales: ProxScales, radius: Any) -> Any:

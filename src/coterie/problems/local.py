@@ -103,12 +103,19 @@ def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
             lambda a, has_axis: a if has_axis else jnp.broadcast_to(a, (n, *a.shape)), pull, batched[1]
         )
         first = shared.minimise_together(loss, penalty, records, pulls)
-        within = jnp.all(first[1] <= pulls.tolerance)
-        # a branch, unless parties are mapped at once, too: then both sides are computed, and engines do not
-        done = jax.lax.cond(within, lambda: first, lambda: each(records, pull))
+        missed = ~jnp.all(first[1] <= pulls.tolerance)
+        done = _only_if(missed, lambda: each(records, pull), first)
         return done, (True, True)
 
     return alone
+
+
+def _only_if(flag: jax.Array, better: Callable[[], Any], first: Any) -> Any:
+    """`better()` where the flag is set, computed only there."""
+    if jax.default_backend() != "gpu":
+        return jax.lax.cond(flag, better, lambda: first)
+    # engines map parties at once there: both sides of a branch would be computed, a loop that nobody enters is not
+    return jax.lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), better()), (flag, first))[1]
 
 
 def lies_on_a_line(loss: Loss, records: Records) -> bool:

@@ -40,6 +40,7 @@ class Pull(NamedTuple):
     tolerance: Any
 
 
+@jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
 def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -> tuple[jax.Array, jax.Array]:
     """Minimisers and norms of their gradients, which should be, and need not be, within the tolerances; `pulls` has a
     leading axis, and so has the result."""

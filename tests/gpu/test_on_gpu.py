@@ -1,0 +1,74 @@
+"""On a GPU the engine releases what it releases on the processor beside it."""
+
+import jax
+import numpy as np
+import pytest
+
+from coterie.algorithms import DualPerturbedADMM, fixed_point_admm
+from coterie.channels import Curator
+from coterie.data import Federation
+from coterie.engines import people
+from coterie.engines.in_process import run
+from coterie.plan import Plan
+from coterie.privacy.noise import Seeded
+from coterie.privacy.objective import DualPerturbation
+from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared, shared
+
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "gpu", reason=f"needs a GPU, and JAX finds only the {jax.default_backend()}"
+)
+
+
+def labelled(n, d, two_labels, *, parties, row_scale=0.2, **more):
+    rng = np.random.default_rng(7)
+    X = np.asarray(row_scale * rng.normal(size=(n, d)), np.float32).astype(float)
+    score = X @ rng.normal(size=d)
+    labels = {"labels": (0, 1)} if two_labels else {"label_bound": 5.0}
+    y = (score > 0).astype(int) if two_labels else score
+    return Federation.from_arrays(X, y, parties=parties, row_norm=4.0, **labels, **more)
+
+
+def assert_same_on_both(plan, data, repeats):
+    there = run(plan, data, noise=Seeded(1), repeats=repeats).releases
+    with jax.default_device(jax.devices("cpu")[0]):
+        here = run(plan, data, noise=Seeded(1), repeats=repeats).releases
+    np.testing.assert_allclose(there, here, rtol=0, atol=1e-8 * np.abs(here).max())
+
+
+@pytest.mark.parametrize(
+    ("loss", "clip"),
+    [(Logistic(), None), (Squared(), 0.5), (Huber(0.7), None), (HuberisedHinge(0.3), None)],
+    ids=lambda case: type(case).__name__,
+)
+@pytest.mark.parametrize("d", [5, 64, 200])  # narrower than a tile, as wide, and wider than a tile may be
+def test_people(loss, clip, d):
+    n = 1003  # no whole number of tiles
+    two_labels = isinstance(loss, (Logistic, HuberisedHinge))
+    data = labelled(n, d, two_labels, parties=np.arange(n), min_records=1)
+    penalty = L2(1.0)
+    algorithm = fixed_point_admm(channel=Curator(), penalty=penalty, step=1.3, noise_multiplier=2.0, clip=clip)
+    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=7, adjacency="replace-one")
+    assert people.fits(plan, None)
+    assert_same_on_both(plan, data, repeats=3)
+
+
+def test_graph_family_with_shared_solves():
+    parties, n_records, d = 4, 500, 40
+    data = labelled(parties * n_records, d, True, parties=np.arange(parties * n_records) % parties)
+    loss, penalty = Logistic(), L2(1.0)
+    assert shared.applies(loss, penalty, np.empty((n_records, d)))
+    algorithm = DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=4.0), dual_step=1.0)
+    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=6, adjacency="replace-one")
+    assert_same_on_both(plan, data, repeats=3)
+
+
+@pytest.mark.parametrize("sizes", [[20] * 6, [8, 9, 30, 31, 70, 200]], ids=["equal", "unequal"])
+def test_fixed_point_family(sizes):
+    data = labelled(sum(sizes), 6, True, parties=np.repeat(np.arange(len(sizes)), sizes))
+    penalty = ElasticNet(0.5, 0.2)
+    algorithm = fixed_point_admm(channel=Curator(), penalty=penalty, step=1.3, noise_multiplier=2.0, clip=0.5)
+    problem = Problem(loss=Logistic(), penalty=penalty, record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
+    assert_same_on_both(plan, data, repeats=3)
