@@ -23,6 +23,7 @@ MOST_CORRECTIONS = 4  # one or two are usual
 FIRST_SHARE = 5e-7  # of the first gradient: where single precision ends
 CORRECTION_SHARE = 1e-6
 STOP_SHARE = 0.25  # of the tolerance: a correction that aimed at the tolerance itself would often just miss it
+SPACING = 1.2e-7  # of single precision
 ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
 SAMPLE_ROWS = 10  # for each feature, in the shared curvature
 
@@ -48,8 +49,8 @@ def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -
     convexity = (penalty.l2 + pulls.curvature)[:, None]
     pull = pulls.linear - pulls.curvature[:, None] * pulls.target  # gradient: data + convexity f + pull
     rows, stop = _single(X), STOP_SHARE * pulls.tolerance
-    inverse = _inverse_curvature(loss, (rows, y, weight), _single(pulls.target), jnp.mean(convexity))
-    single = rows, _single(convexity), _single(inverse)
+    inverses = _inverse_curvatures(loss, (rows, y, weight), _single(pulls.target), convexity)
+    single = rows, _single(convexity), jax.tree.map(_single, inverses)
     labelled = (loss, _single(y)[None], _single(weight)[None])
     start = _descend(labelled, *single, _single(pull), _single(pulls.target), _single(stop), FIRST_SHARE)
 
@@ -74,53 +75,76 @@ def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -
     return f, bound
 
 
-def _inverse_curvature(loss: Loss, records: Any, points: jax.Array, convexity: jax.Array) -> jax.Array:
-    """Of rows and points in single precision; inverted in double, so that no rounding makes it indefinite."""
+class _Inverses(NamedTuple):
+    """Of the shared curvature with the least and the largest convexity; in between, a mixture that is right where the
+    data bend much and where they do not bend at all."""
+
+    least: jax.Array
+    largest: jax.Array
+    share: jax.Array  # of the first
+
+    def __call__(self, gradient: jax.Array) -> jax.Array:
+        if len(gradient) == 1:
+            return gradient @ self.largest
+        return self.share * (gradient @ self.least) + (1 - self.share) * (gradient @ self.largest)
+
+
+def _inverse_curvatures(loss: Loss, records: Any, points: jax.Array, convexity: jax.Array) -> _Inverses:
+    """Of rows and points in single precision; inverted in double, so that no rounding makes them indefinite."""
     n, d = records[0].shape
     X, y, weight = jax.tree.map(lambda a: a[:: max(1, n // (SAMPLE_ROWS * d))], records)
     bends = _single(jnp.mean(loss.curvature(points @ X.T, _single(y)[None]), axis=0))
     data = (X * (_single(weight) * bends)[:, None]).T @ X
     data = data.astype(convexity.dtype) * _ratio(jnp.sum(records[2]), jnp.sum(weight))
-    factor = jnp.linalg.cholesky(data + (convexity + ROUNDING * jnp.trace(data)) * jnp.eye(d))
-    return jax.scipy.linalg.cho_solve((factor, True), jnp.eye(d))
+
+    def inverse(convexity):
+        factor = jnp.linalg.cholesky(data + (convexity + ROUNDING * jnp.trace(data)) * jnp.eye(d))
+        return jax.scipy.linalg.cho_solve((factor, True), jnp.eye(d))
+
+    least, largest = jnp.min(convexity), jnp.max(convexity)
+    share = _ratio(1 / convexity - 1 / largest, 1 / least - 1 / largest)
+    return _Inverses(inverse(least), inverse(largest), share)
 
 
 class _State(NamedTuple):
     f: jax.Array
     scores: jax.Array
+    bends: jax.Array  # weighted curvatures of the loss there
     gradient: jax.Array
     direction: jax.Array
     fall: jax.Array  # gradient . preconditioned gradient
     steps: jax.Array
 
 
-def _descend(weighted_loss, X, convexity, inverse, pull, start, stop, share) -> jax.Array:
+def _descend(weighted_loss, X, convexity, inverses, pull, start, stop, share) -> jax.Array:
     """From `start` until every gradient of  sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + pull . f  is within
     `stop` or `share` of the first one."""
     loss, y, weight = weighted_loss
 
-    def gradient(f, scores):
-        return (weight * loss.slope(scores, y)) @ X + convexity * f + pull
+    def at(f, scores):
+        gradient = (weight * loss.slope(scores, y)) @ X + convexity * f + pull
+        return weight * loss.curvature(scores, y), gradient
 
     def going_on(state: _State):
         return jnp.any(_dot(state.gradient, state.gradient) > enough**2) & (state.steps < MOST_STEPS)
 
     def step(state: _State):
         ahead = state.direction @ X.T
-        bend = jnp.sum(weight * loss.curvature(state.scores, y) * ahead**2, axis=1, keepdims=True)
+        bend = jnp.sum(state.bends * ahead**2, axis=1, keepdims=True)
         bend += convexity * _dot(state.direction, state.direction)[:, None]
         length = _ratio(-_dot(state.gradient, state.direction)[:, None], bend)
         f, scores = state.f + length * state.direction, state.scores + length * ahead
-        after = gradient(f, scores)
-        ready = after @ inverse
+        bends, after = at(f, scores)
+        ready = inverses(after)
         turn = jnp.maximum(_ratio(_dot(ready, after - state.gradient), state.fall), 0.0)[:, None]
-        return _State(f, scores, after, turn * state.direction - ready, _dot(after, ready), state.steps + 1)
+        return _State(f, scores, bends, after, turn * state.direction - ready, _dot(after, ready), state.steps + 1)
 
     scores = start @ X.T
-    first = gradient(start, scores)
+    bends, first = at(start, scores)
     enough = jnp.maximum(stop, share * jnp.sqrt(_dot(first, first)))
-    ready = first @ inverse
-    state = _State(start, scores, first, -ready, _dot(first, ready), jnp.zeros((), jnp.int32))
+    enough = jnp.maximum(enough, SPACING * jnp.sqrt(_dot(pull, pull)))  # a sum with this in it cannot be told from less
+    ready = inverses(first)
+    state = _State(start, scores, bends, first, -ready, _dot(first, ready), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going_on, step, state).f
 
 
