@@ -14,6 +14,7 @@ from coterie.engines.buckets import make_buckets
 from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.inputs import Inputs
 from coterie.engines.rounds import Program, compiled
+from coterie.engines.shares import in_shares, share_of
 from coterie.engines.threads import one_lapack_thread
 from coterie.errors import InputError, LocalSolveError
 from coterie.impairments import Impairments
@@ -124,11 +125,14 @@ class _Run:
         records, table = jax.device_put((self.records, self.inputs.table))
         silence = jnp.zeros((self.n_parties, self.d)) if self.remembers else ()
         public, private = plan.algorithm.init(plan.topology, self.d)
-        program, compile_rounds = Program.of(plan, self.repeats, self.block, self.remembers, len(self.plans)), compiled
+        share = share_of(self.repeats, self.n_parties, self.d) if self.inputs.who is not None else self.repeats
+        program, compile_rounds = Program.of(plan, share, self.block, self.remembers, len(self.plans)), compiled
         if self.people:
             private, compile_rounds = people.first_states(self.n_parties, self.d), people.compiled
         state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), (public, private, silence))
         advance = compile_rounds(program)
+        if share < self.repeats:
+            advance = in_shares(advance, self.repeats, share)
         done: list[np.ndarray] = []
         starts = range(0, n_rounds, self.block)
         try:
