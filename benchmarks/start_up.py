@@ -115,8 +115,10 @@ def measure(quick: bool = False) -> dict:
         shown.append(Figure(f"start: compiling, {name}, kept by another process", warm, "s"))
     for name, growth in (("constant noise", 1.0), ("growing noise", 1.0001))[: 1 if quick else 2]:
         making, epsilon = accounting(growth)
-        limit = {"at_most": 0.2}
-        shown.append(Figure(f"accounting: epsilon of 10,000 rounds, 1,000 parties, {name}", epsilon, "s", **limit))
+        limit = 0.2 if growth == 1.0 else None  # rounds that are all different cannot be counted together
+        shown.append(
+            Figure(f"accounting: epsilon of 10,000 rounds, 1,000 parties, {name}", epsilon, "s", at_most=limit)
+        )
         shown.append(Figure(f"accounting: making that plan, {name}", making, "s"))
     seconds = {"numpy": numpy, "coterie": coterie}
     return {"figures": [figure.row() for figure in shown], "import_s": seconds}

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from coterie.engines.inputs import RoundInputs
 
@@ -26,20 +26,24 @@ def share_of(repeats: int, n_parties: int, d: int) -> int:
 
 
 def in_shares(advance: Callable[..., Any], repeats: int, share: int) -> Callable[..., Any]:
-    """`advance` of all repeats from that of a share of them."""
+    """`advance` of all repeats from that of a share of them; states stay apart from one call to the next."""
+    starts = range(0, repeats, share)
 
-    def part(start: int, arguments: tuple[Any, ...]) -> Any:
-        state, *fixed, inputs = arguments
-        here = slice(start, start + share)
-        with jax.enable_x64(True):  # each thread has a setting of its own
-            mine = jax.tree.map(lambda a: a[here], state)
-            return jax.block_until_ready(advance(mine, *fixed, _of_repeats(inputs, here)))
+    def whole(state: Any, *arguments: Any) -> Any:
+        *fixed, inputs = arguments
+        if not isinstance(state, list):
+            state = [jax.tree.map(lambda a, start=start: a[start : start + share], state) for start in starts]
 
-    def whole(*arguments: Any) -> Any:
-        first = part(0, arguments)  # compiles, where that has not been done yet
+        def part(start: int) -> Any:
+            mine = _of_repeats(inputs, slice(start, start + share))
+            with jax.enable_x64(True):  # each thread has a setting of its own
+                return jax.block_until_ready(advance(state[start // share], *fixed, mine))
+
+        first = part(0)  # compiles, where that has not been done yet
         with ThreadPoolExecutor(os.cpu_count()) as cores:
-            others = list(cores.map(lambda start: part(start, arguments), range(share, repeats, share)))
-        return jax.tree.map(lambda *a: jnp.concatenate(a), first, *others)
+            done = [first, *cores.map(part, starts[1:])]
+        states, released = zip(*done, strict=True)
+        return list(states), np.concatenate(released)
 
     return whole
 
