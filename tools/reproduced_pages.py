@@ -55,7 +55,7 @@ def _copy_picture(source: Path, to: Path) -> None:
     for colours in (64, 32, 16):
         if to.stat().st_size <= LARGEST_PICTURE:
             return
-        Image.open(source).convert("RGB").quantize(colours).save(to, optimize=True)
+        Image.open(source).convert("RGB").quantize(colours, method=Image.Quantize.MAXCOVERAGE).save(to, optimize=True)
 
 
 INTRODUCTION = """\

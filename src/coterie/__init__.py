@@ -26,11 +26,12 @@ _HOME = {
     "Topology": "coterie.topology",
     "Transcript": "coterie.transcript",
     "run": "coterie.engines.in_process",
+    "run_many": "coterie.engines.in_process",
 }
 
 if TYPE_CHECKING:
     from coterie.data import Federation, Schema, load_adult, load_heart
-    from coterie.engines.in_process import run
+    from coterie.engines.in_process import run, run_many
     from coterie.estimators import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge
     from coterie.evaluation import PrivateScorer, evaluate
     from coterie.plan import Plan
@@ -61,6 +62,7 @@ __all__ = [
     "load_adult",
     "load_heart",
     "run",
+    "run_many",
 ]
 
 

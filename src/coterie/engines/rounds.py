@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.buckets import group_by_size
+from coterie.engines.compiling import quick_to_compile
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.numbers import with_numbers, without_numbers
 from coterie.impairments import ImpairedTopology
@@ -24,6 +25,7 @@ from coterie.problems.problem import Problem
 from coterie.schedules import Schedule
 from coterie.topology import Topology
 
+BRIEF = 2**29  # rounds x repeats x records x features
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
 GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
 
@@ -43,6 +45,7 @@ class Program:
     block: int
     remembers: bool
     alike: bool = False  # all parties have the same grant in a round
+    brief: bool = False  # little to compute: machine code that takes long to make would not pay
     plans: int = 1  # that run side by side, each with repeats / plans of the repeats
 
     @classmethod
@@ -63,6 +66,7 @@ class Program:
             block=block,
             remembers=remembers,
             alike=bool(np.all(index == index[:, :1])),
+            brief=plan.n_rounds * repeats * sum(plan.facts.sizes) * plan.facts.n_features < BRIEF,
             plans=plans,
         )
 
@@ -70,7 +74,8 @@ class Program:
 @functools.lru_cache(maxsize=32)
 def compiled(program: Program) -> Callable[..., Any]:
     """Kept, because a plan is often run more than once and compiling takes longer than running."""
-    return jax.jit(Rounds(program).advance, donate_argnums=0)
+    options = quick_to_compile() if program.brief else None
+    return jax.jit(Rounds(program).advance, donate_argnums=0, compiler_options=options)
 
 
 class Rounds:

@@ -236,12 +236,13 @@ def _kept(path: Path) -> list[Curve] | None:
 
 
 def _write_picture(path: Path, picture: "Picture") -> None:
-    """A PNG with a palette: a third of the size, so that pages can carry many."""
+    """A PNG with a palette: a third of the size, so that pages can carry many. Rare colours keep a place in it: a
+    legend has lines that others hide in the plot."""
     from PIL import Image  # matplotlib needs it, too
 
     drawn = io.BytesIO()
     picture.savefig(drawn, dpi=100)
-    Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
+    Image.open(drawn).convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
 def _write_csv(path: Path, curves: Curves) -> None:
