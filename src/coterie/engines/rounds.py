@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.buckets import group_by_size
-from coterie.engines.compiling import quick_to_compile
+from coterie.engines.compiling import simple_code
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.numbers import with_numbers, without_numbers
 from coterie.impairments import ImpairedTopology
@@ -23,9 +23,10 @@ from coterie.privacy.release import unit_noise
 from coterie.problems import shared
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule
+from coterie.selection import All
 from coterie.topology import Topology
 
-BRIEF = 2**29  # rounds x repeats x records x features
+LITTLE_WORK = 2**29  # rounds x repeats x records x features
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
 GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
 
@@ -45,13 +46,14 @@ class Program:
     block: int
     remembers: bool
     alike: bool = False  # all parties have the same grant in a round
-    brief: bool = False  # little to compute: machine code that takes long to make would not pay
+    simple: bool = False  # compiled with `simple_code`
     plans: int = 1  # that run side by side, each with repeats / plans of the repeats
 
     @classmethod
     def of(cls, plan: Plan, repeats: int, block: int, remembers: bool, plans: int = 1) -> "Program":
         mechanism: Any = plan.algorithm.mechanism.beyond_grants()
         index = plan.issued[1]
+        work = plan.n_rounds * repeats * sum(plan.facts.sizes) * plan.facts.n_features
         if plan.algorithm.penalty_in_grants:
             mechanism = mechanism.changed(penalty=Schedule(1.0))
         return cls(
@@ -66,7 +68,7 @@ class Program:
             block=block,
             remembers=remembers,
             alike=bool(np.all(index == index[:, :1])),
-            brief=plan.n_rounds * repeats * sum(plan.facts.sizes) * plan.facts.n_features < BRIEF,
+            simple=isinstance(plan.algorithm.selection, All) or work < LITTLE_WORK,
             plans=plans,
         )
 
@@ -74,7 +76,7 @@ class Program:
 @functools.lru_cache(maxsize=32)
 def compiled(program: Program) -> Callable[..., Any]:
     """Kept, because a plan is often run more than once and compiling takes longer than running."""
-    options = quick_to_compile() if program.brief else None
+    options = simple_code() if program.simple else None
     return jax.jit(Rounds(program).advance, donate_argnums=0, compiler_options=options)
 
 
