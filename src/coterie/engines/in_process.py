@@ -52,8 +52,8 @@ def run_many(
     repeats: int = 1,
     progress: Progress | None = None,
 ) -> list[Transcript]:
-    """For research: each plan as `run` would execute it, on the same records. Plans that differ in levels of noise
-    alone are executed side by side, and their minimisations solved together."""
+    """For research: each plan as `run` would execute it, on the same records. Plans that differ in noise, penalties and
+    steps alone are executed side by side, and their minimisations solved together."""
     for plan in plans:
         _check(plan, federation, repeats)
     together: dict[Any, list[int]] = {}
@@ -109,7 +109,7 @@ class _Run:
         repeats: int,
         impairments: Impairments | None,
     ) -> None:
-        self.plans, self.plan, plan = plans, plans[0], plans[0]  # they differ in their grants alone
+        self.plans, self.plan, plan = plans, plans[0], plans[0]  # they differ in grants and numbers alone
         self.source, self.repeats, self.impairments = source, repeats * len(plans), impairments
         self.n_parties, self.d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
         self.block = max(1, -(-plan.n_rounds // BLOCKS))

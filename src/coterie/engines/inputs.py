@@ -28,7 +28,7 @@ class RoundInputs(NamedTuple):
 
 
 class Inputs:
-    """Of one plan, or of several that differ in grants alone: each has its own repeats, one plan after the other."""
+    """Of one plan, or of several that differ in grants and numbers alone: each has its own repeats, plan after plan."""
 
     def __init__(
         self, plans: Sequence[Plan], source: NoiseSource, repeats: int, impairments: Impairments | None, length: int
