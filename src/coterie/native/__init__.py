@@ -1,0 +1,11 @@
+"""Loops in machine code, made by Numba (the extra `fast`), for what XLA does slowly on a CPU: sparse rows, rows that are
+picked, many small problems. Everything here is numbers in, numbers out; without Numba nothing is missing but speed.
+"""
+
+import functools
+from importlib.util import find_spec
+
+
+@functools.cache
+def available() -> bool:
+    return find_spec("numba") is not None
