@@ -135,7 +135,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(saved, text):
 @pytest.mark.parametrize(
     "names",
     [
-        ("recycled", "states"),
+        ("recycled", "states", "penalty-native"),
         pytest.param(
             ("penalty", "dual", "edgewise", "one-release", "moves", "gradient"), marks=pytest.mark.slow, id="others"
         ),

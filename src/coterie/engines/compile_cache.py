@@ -1,18 +1,16 @@
 """Compiled programs are kept between processes, in `$XDG_CACHE_HOME/coterie/xla`: compiling often outlasts a run.
 
-A program holds what a plan says and no data: records, noise and grants are its arguments. Machine code fits one kind of
-processor, so each kind has a folder of its own. Whoever has set up JAX's own cache, or turned it off, keeps that.
+A program holds what a plan says and no data: records, noise and grants are its arguments. Whoever has set up JAX's own
+cache, or turned it off, keeps that.
 """
 
 import contextlib
-import hashlib
-import os
-import platform
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+from coterie.caches import cache_folder
 
 WORTH_KEEPING_S = 0.3
 
@@ -20,7 +18,7 @@ WORTH_KEEPING_S = 0.3
 @contextlib.contextmanager
 def kept_compilations() -> Iterator[None]:
     """What is compiled inside is kept, and looked up first; without a writable folder nothing changes."""
-    folder = _folder()
+    folder = cache_folder("xla")
     config = jax.config
     if folder is None or config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         yield
@@ -37,23 +35,3 @@ def _point_to(folder: str | None, worth_keeping_s: float) -> None:
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", worth_keeping_s)
     compilation_cache.reset_cache()  # JAX looks at its settings once
-
-
-def _folder() -> Path | None:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "coterie" / "xla" / processor()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None
-
-
-def processor() -> str:
-    """A name for this kind of processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    kind = [line for line in lines if line.startswith(("model name", "flags", "Features"))][:2]
-    return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *kind]).encode()).hexdigest()[:16]

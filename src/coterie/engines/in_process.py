@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.data.federation import Federation
-from coterie.engines import people
+from coterie.engines import argmins, people
 from coterie.engines.buckets import make_buckets
 from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.inputs import Inputs
@@ -115,8 +115,12 @@ class _Run:
         self.block = max(1, -(-plan.n_rounds // BLOCKS))
         self.inputs = Inputs(plans, source, repeats, impairments, self.block)
         self.people = people.fits(plan, impairments)
-        buckets = make_buckets(plan.problem, federation.shards)
-        self.records: Any = people.rows(buckets[0]) if self.people else buckets
+        self.native, self.records = None, None
+        if argmins.fits(plan, impairments, self.repeats):
+            self.native = argmins.parties(plan.problem, federation.shards, self.n_parties, self.repeats)
+        if self.native is None:
+            buckets = make_buckets(plan.problem, federation.shards)
+            self.records = people.rows(buckets[0]) if self.people else buckets
         # what counts for a party that is silent: its last release, or what it last put into a sum
         self.remembers = impairments is not None or (self.inputs.works is not None and plan.algorithm.absent_stays)
 
@@ -129,6 +133,8 @@ class _Run:
         program, compile_rounds = Program.of(plan, share, self.block, self.remembers, len(self.plans)), compiled
         if self.people:
             private, compile_rounds = people.first_states(self.n_parties, self.d), people.compiled
+        elif self.native is not None:
+            records, compile_rounds = self.native, argmins.compiled
         state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), (public, private, silence))
         advance = compile_rounds(program)
         if share < self.repeats:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coterie.engines import argmins
 from coterie.engines.buckets import make_buckets
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.compile_cache import kept_compilations
@@ -136,7 +137,10 @@ class _Rank:
             self.rows = np.arange(len(self.own))
         shards = [shard_of(int(party)) for party in self.own]
         self.arrays = [array for shard in shards for array in (shard.X, shard.y, shard.weight)]
-        self.records = jax.device_put(make_buckets(plan.problem, shards))
+        self.native = None
+        if argmins.fits(plan, None, 1):
+            self.native = argmins.parties(plan.problem, shards, n_parties, 1)
+        self.records = () if self.native is not None else jax.device_put(make_buckets(plan.problem, shards))
         self.table = plan.grant_table()
         program = Program(
             algorithm=self.algorithm,
@@ -150,6 +154,7 @@ class _Rank:
             block=1,
             remembers=False,
         )
+        self.native_step = argmins.Steps(program, plan.problem.share(n_parties))
         self.step = jax.jit(_OwnSteps(program, n_parties)._everybody)  # pyright: ignore[reportPrivateUsage]
 
     def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
@@ -193,11 +198,11 @@ class _Rank:
         inbox = jax.tree.map(lambda a: a[self.rows][None], inbox)
         private = jax.tree.map(lambda a: a[None], self.private)
         if self.plan.algorithm.channel.aggregates:
-            after, parts = self.step(self.records, scales, private, inbox, None)
-            released = self._noised_sum(t, np.asarray(parts.value)[0].sum(axis=0), scales)
+            after, parts = self._own_steps(scales, private, inbox, None)
+            released = self._noised_sum(t, np.asarray(parts)[0].sum(axis=0), scales)
         else:
-            after, outs = self.step(self.records, scales, private, inbox, unit_noise(*self._noise(t, self.own)))
-            released = np.asarray(outs.value)[0]
+            after, outs = self._own_steps(scales, private, inbox, unit_noise(*self._noise(t, self.own)))
+            released = np.asarray(outs)[0]
         if self.comm.allreduce(int(not np.isfinite(released).all())):
             raise LocalSolveError(
                 f"a party could not compute its step of round {t} to the plan's tolerance; nothing of that round was "
@@ -206,6 +211,13 @@ class _Rank:
         self.private = jax.tree.map(lambda a: a[0], after)
         self._combine(t, released)
         return released
+
+    def _own_steps(self, scales: Any, private: Any, inbox: Any, noise: Any) -> tuple[Any, Any]:
+        """Own parties' states afterwards, and what they release or contribute."""
+        if self.native is not None:  # which fits no algorithm with private states
+            return private, self.native_step(self.native, scales, inbox, noise)
+        after, outs = self.step(self.records, scales, private, inbox, noise)
+        return after, outs.value
 
     def _noised_sum(self, t: int, part: np.ndarray, scales: Any) -> np.ndarray:
         total = np.empty_like(part)

@@ -1,5 +1,5 @@
-"""Loops in machine code, made by Numba (the extra `fast`), for what XLA does slowly on a CPU: sparse rows, rows that are
-picked, many small problems. Everything here is numbers in, numbers out; without Numba nothing is missing but speed.
+"""Loops in machine code, made by Numba (the extra `fast`), for what XLA does slowly on a CPU: sparse rows, rows that
+are picked, many small problems. Everything here is numbers in, numbers out; without Numba nothing but speed is missing.
 """
 
 import functools

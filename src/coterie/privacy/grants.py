@@ -29,6 +29,7 @@ from coterie.privacy.release import (
 )
 from coterie.problems.local import Records, minimise
 from coterie.problems.problem import Problem
+from coterie.problems.shared import Pull
 
 _SEAL = object()
 
@@ -110,27 +111,29 @@ class ArgminGrant(Grant):
 
         A solve that misses the tolerance gives NaN, which engines and sites must not send.
         """
-        scales = ArgminScales(*[as_issued(s, "scale") for s in self.scales])
         release_noise, output_noise = (as_issued(n, "noise") for n in noise.value)
-        records, problem = untouched(records), self.priced(problem)
-        linear = needs_public(linear) + scales.noise_scale * release_noise
+        records, problem, scales = untouched(records), self.priced(problem), self._issued()
+        pull = self._pull(release_noise, linear=linear, target=target)
+
+        def solve(records: Records, pull: Pull) -> Any:
+            f, bound = minimise(problem.loss, problem.penalty, records, **pull._asdict())
+            return jnp.where(bound <= pull.tolerance, f, jnp.nan)
+
+        return seal(private_call(solve, records, pull) + scales.output_scale * output_noise)
+
+    def _issued(self) -> ArgminScales:
+        return ArgminScales(*[as_issued(s, "scale") for s in self.scales])
+
+    def _pull(self, release_noise: jax.Array, *, linear: jax.Array, target: jax.Array) -> Pull:
+        """What the noised objective has besides the problem's own."""
+        scales = self._issued()
         total = scales.curvature + scales.extra_l2  # both quadratics are one around a target nearer to zero
-        target = needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0))
-
-        def solve(records: Records, linear: Any, target: Any, curvature: Any, tolerance: Any) -> Any:
-            f, bound = minimise(
-                problem.loss,
-                problem.penalty,
-                records,
-                linear=linear,
-                target=target,
-                curvature=curvature,
-                tolerance=tolerance,
-            )
-            return jnp.where(bound <= tolerance, f, jnp.nan)
-
-        f = private_call(solve, records, linear, target, total, scales.tolerance)
-        return seal(f + scales.output_scale * output_noise)
+        return Pull(
+            linear=needs_public(linear) + scales.noise_scale * release_noise,
+            target=needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0)),
+            curvature=total,
+            tolerance=scales.tolerance,
+        )
 
 
 class SumScales(NamedTuple):

@@ -73,12 +73,13 @@ def minimise(
         slope, bound = slope_at_minimum(loss, X[0], y[0], weight[0], centre=centre, convexity=convexity)
         return centre - (weight[0] / convexity) * slope * X[0], bound
     if not shared.applies(loss, penalty, records.X):
-        return _minimise_alone(loss, penalty, records, shared.Pull(linear, target, curvature, tolerance))
+        return minimise_alone(loss, penalty, records, shared.Pull(linear, target, curvature, tolerance))
     pull = shared.Pull(*map(jnp.asarray, (linear, target, curvature, tolerance)))
     return _batchable(loss, penalty)(Records(*map(jnp.asarray, records)), pull)
 
 
-def _minimise_alone(loss: Loss, penalty: Penalty, records: Records, pull: shared.Pull) -> tuple[jax.Array, jax.Array]:
+def minimise_alone(loss: Loss, penalty: Penalty, records: Records, pull: shared.Pull) -> tuple[jax.Array, jax.Array]:
+    """As `minimise`, never together with others."""
     objective = _Objective(loss, penalty, records, pull.linear, pull.target, pull.curvature)
     state = objective.state(pull.target, jnp.zeros((), jnp.int32))
     state = _newton(objective, state, pull.tolerance)
@@ -87,13 +88,13 @@ def _minimise_alone(loss: Loss, penalty: Penalty, records: Records, pull: shared
 
 
 def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
-    """`_minimise_alone` with a rule of its own for many minimisations at once."""
-    alone = custom_vmap(functools.partial(_minimise_alone, loss, penalty))
+    """`minimise_alone` with a rule of its own for many minimisations at once."""
+    alone = custom_vmap(functools.partial(minimise_alone, loss, penalty))
 
     @alone.def_vmap
     def _together(n, batched, records: Records, pull: shared.Pull):
         each = jax.vmap(
-            functools.partial(_minimise_alone, loss, penalty),
+            functools.partial(minimise_alone, loss, penalty),
             in_axes=jax.tree.map(lambda has_axis: 0 if has_axis else None, tuple(batched)),
             axis_size=n,
         )

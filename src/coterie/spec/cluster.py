@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from coterie.caches import processor
 from coterie.certificate.software import software
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
-from coterie.engines.compile_cache import processor
 from coterie.errors import InputError
 from coterie.privacy.noise import Seeded
 from coterie.spec.execution import Prepared, Progress, charge, outcome_of

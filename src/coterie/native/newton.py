@@ -1,0 +1,245 @@
+"""Minimisers of  data(f) + (convexity/2) |f|^2 + pull . f  to a bound on the gradient, by Newton's method.
+
+Newton's systems are solved by conjugate gradients in single precision, scaled to the size of the gradient and
+preconditioned by the curvature of a part of the records, averaged over the problems. The first turns look at a part of
+the records only and the next in single precision; a result counts only if its gradient, in double precision and over
+all records, is within the tolerance. A step that made a gradient larger is halved (along Newton's direction the norm of
+the gradient falls at first).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.native.kernels import jit
+from coterie.native.lanes import (
+    LANES,
+    aligned,
+    double,
+    everywhere,
+    largest,
+    load,
+    negative,
+    root,
+    single,
+    store,
+    where_positive,
+)
+from coterie.native.passes import add_curvature, add_curvature_matrix, add_gradient, curvature_trace
+
+MOST_TURNS, MOST_STEPS = 30, 60  # of Newton's method; of conjugate gradients in a turn
+MOST_EXACT_TURNS = 6  # two or three are usual; a tolerance below rounding is never met
+THIN = 8  # the first turns take every eighth row, of
+MANY_ROWS = 40  # for each feature
+THIN_ENDS = 0.03  # of the first gradient: about where the other rows are missed
+SINGLE_ENDS = 1e-5  # of the first gradient: where single precision does
+LOOSEST, TIGHTEST = 0.1, 1e-6  # what a turn may leave of a gradient
+STOP_SHARE = 0.25  # of the tolerance: who aims at the tolerance itself often just misses it
+SAMPLE_ROWS = 5  # for each feature, in the preconditioner
+ROUNDING = 1e-6  # of the preconditioner, over its trace
+WELL_CONDITIONED = 4  # trace of the data's curvature over the convexity, up to which no preconditioner pays
+
+
+class Room(NamedTuple):
+    """What one thread needs for problems with d coefficients; vectors are (d, 16), or (d,) for one problem."""
+
+    f: Any
+    pull: Any
+    convexity: Any  # one row, and so have
+    tolerance: Any
+    norm: Any
+    bends: Any
+    part_single: Any
+    part_double: Any
+    pairs: Any
+    f_single: Any
+    gradient: Any
+    left: Any  # of the system
+    ready: Any  # that, preconditioned
+    direction: Any
+    ahead: Any  # curvature times the direction
+    step: Any
+    matrix: Any  # (d, d) the curvature of a part of the records,
+    lower: Any  # its factor in single precision
+    upper: Any  # and that, transposed
+
+
+def room(n_rows: int, d: int, *, sparse: bool) -> Room:
+    vector, number = ((d, LANES), (1, LANES)) if sparse else ((d,), (1,))
+    return Room(
+        f=aligned(*vector),
+        pull=aligned(*vector),
+        convexity=aligned(*number),
+        tolerance=aligned(*number),
+        norm=aligned(*number),
+        bends=aligned(n_rows if sparse else -(-n_rows // LANES), LANES, dtype=np.float32),
+        part_single=aligned(d, LANES, dtype=np.float32),
+        part_double=aligned(d, LANES),
+        pairs=aligned(1 if sparse else d * (d + 1) // 2, LANES, dtype=np.float32),
+        f_single=aligned(*vector, dtype=np.float32),
+        gradient=aligned(*vector),
+        left=aligned(*vector, dtype=np.float32),
+        ready=aligned(*vector, dtype=np.float32),
+        direction=aligned(*vector, dtype=np.float32),
+        ahead=aligned(*vector, dtype=np.float32),
+        step=aligned(*vector, dtype=np.float32),
+        matrix=np.zeros((d, d)),
+        lower=np.zeros((d, d), np.float32),
+        upper=np.zeros((d, d), np.float32),
+    )
+
+
+@jit
+def minimise(rows, exact_rows, room):
+    """From `room.f` on, which becomes the minimiser; the norm of its gradient goes into `room.norm`, or infinity where
+    it was not computed in double precision over all records. `rows` are in single precision."""
+    f, d = room.f, room.f.shape[0]
+    n_rows = rows.y.size
+    thin, sample = n_rows >= MANY_ROWS * d, max(1, n_rows // (SAMPLE_ROWS * d))
+    curvature, enough = load(room.convexity, 0), load(room.tolerance, 0)
+    stride, exact, moved = (THIN if thin else 1), False, False
+    first = norm = before = enough
+    verified = everywhere(np.inf, enough)
+    share, scale, factored, exact_turns = LOOSEST, norm, False, 0
+    for turn in range(MOST_TURNS):
+        _gradient(rows, exact_rows, stride, exact, curvature, room)
+        norm = root(_dot(room.gradient, room.gradient))
+        exact_turns += exact
+        if exact and (largest(norm - enough) <= 0 or exact_turns == MOST_EXACT_TURNS):
+            verified = norm
+            break
+        if moved and largest(norm - before) > 0:
+            half = everywhere(0.5, norm)
+            back = where_positive(norm - before, half, half - half)
+            for j in range(d):
+                step = double(load(room.step, j)) * scale
+                store(f, j, load(f, j) - back * step)
+                store(room.step, j, load(room.step, j) * single(everywhere(1, norm) - back))
+            continue
+        if turn == 0:
+            first = _or_one(norm)
+            factored = _find_preconditioner(rows, stride * max(1, sample // stride), curvature, room)
+        if exact:
+            share = TIGHTEST
+        elif moved:
+            fall = largest(norm / _or_one(before))
+            share = max(min(LOOSEST, 0.9 * fall * fall), TIGHTEST)
+        else:
+            share = LOOSEST
+        before, scale = norm, _or_one(norm)
+        least = everywhere(STOP_SHARE, norm) * enough / scale
+        aim = everywhere(share, norm)
+        _solve(rows, stride, factored, curvature, scale, where_positive(aim - least, aim, least), room)
+        for j in range(d):
+            store(f, j, load(f, j) + double(load(room.step, j)) * scale)
+        moved = True
+        expected = share * largest(norm / first)
+        if stride > 1:
+            if expected < THIN_ENDS:
+                stride, moved = 1, False  # another function: its gradient may well be larger
+        elif not exact and expected < SINGLE_ENDS:
+            exact, moved = True, False
+    store(room.norm, 0, verified)
+
+
+@jit
+def _or_one(norm):
+    """To divide by: a problem may be solved before it begins."""
+    return where_positive(norm, norm, everywhere(1, norm))
+
+
+@jit
+def _gradient(rows, exact_rows, stride, exact, curvature, room):
+    f, d = room.f, room.f.shape[0]
+    for j in range(d):
+        store(room.gradient, j, curvature * load(f, j) + load(room.pull, j))
+    if exact:
+        add_gradient(exact_rows, stride, f, room.bends, room.part_double, room.gradient)
+    else:
+        for j in range(d):
+            store(room.f_single, j, single(load(f, j)))
+        add_gradient(rows, stride, room.f_single, room.bends, room.part_single, room.gradient)
+
+
+@jit
+def _find_preconditioner(rows, stride, curvature, room):
+    """A factor of the curvature, where one is worth its while. By hand: compiling the way to LAPACK takes longer than
+    everything else here."""
+    trace, convexity = curvature_trace(rows, stride, room.bends), largest(curvature)
+    if trace <= WELL_CONDITIONED * convexity:
+        return False
+    upper, d = room.matrix, room.matrix.shape[0]
+    for a in range(d):
+        for b in range(d):
+            upper[a, b] = 0
+    add_curvature_matrix(rows, stride, room.bends, room.pairs, upper)
+    for a in range(d):
+        upper[a, a] += convexity + ROUNDING * trace
+    for a in range(d):
+        pivot = np.sqrt(upper[a, a])
+        for b in range(a, d):
+            upper[a, b] /= pivot
+            room.upper[a, b] = room.lower[b, a] = upper[a, b]
+        for i in range(a + 1, d):
+            share = upper[a, i]
+            for b in range(i, d):
+                upper[i, b] -= share * upper[a, b]
+    return True
+
+
+@jit
+def _precondition(room, factored):
+    d, out = room.left.shape[0], room.ready
+    for j in range(d):
+        store(out, j, load(room.left, j))
+    if not factored:
+        return
+    for j in range(d):
+        x = load(out, j) / everywhere(room.lower[j, j], load(out, j))
+        store(out, j, x)
+        for i in range(j + 1, d):
+            store(out, i, load(out, i) - everywhere(room.upper[j, i], x) * x)
+    for j in range(d - 1, -1, -1):
+        x = load(out, j) / everywhere(room.lower[j, j], load(out, j))
+        store(out, j, x)
+        for i in range(j):
+            store(out, i, load(out, i) - everywhere(room.lower[j, i], x) * x)
+
+
+@jit
+def _solve(rows, stride, factored, curvature, scale, aim, room):
+    """curvature . step = -gradient/scale, until what is left has norm `aim`."""
+    d = room.step.shape[0]
+    convexity, enough = single(curvature), single(aim * aim)
+    for j in range(d):
+        store(room.left, j, single(negative(load(room.gradient, j) / scale)))
+        store(room.step, j, everywhere(0, convexity))
+    _precondition(room, factored)
+    fall = _dot(room.left, room.ready)
+    for j in range(d):
+        store(room.direction, j, load(room.ready, j))
+    for _ in range(MOST_STEPS):
+        for j in range(d):
+            store(room.ahead, j, convexity * load(room.direction, j))
+        add_curvature(rows, stride, room.bends, room.direction, room.part_single, room.ahead)
+        bend = _dot(room.direction, room.ahead)
+        length = where_positive(bend, fall / bend, everywhere(0, bend))
+        for j in range(d):
+            store(room.step, j, load(room.step, j) + length * load(room.direction, j))
+            store(room.left, j, load(room.left, j) - length * load(room.ahead, j))
+        if not largest(_dot(room.left, room.left) - enough) > 0:
+            break
+        _precondition(room, factored)
+        after = _dot(room.left, room.ready)
+        turn = where_positive(fall, after / fall, everywhere(0, fall))
+        fall = after
+        for j in range(d):
+            store(room.direction, j, load(room.ready, j) + turn * load(room.direction, j))
+
+
+@jit
+def _dot(a, b):
+    product = load(a, 0) * load(b, 0)
+    for j in range(1, a.shape[0]):
+        product = product + load(a, j) * load(b, j)
+    return product

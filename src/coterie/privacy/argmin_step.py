@@ -1,0 +1,29 @@
+"""The step of `grants.ArgminGrant` in two parts, for engines that minimise in between by code of their own."""
+
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+import jax
+import jax.numpy as jnp
+
+from coterie.privacy.grants import ArgminGrant
+from coterie.privacy.release import Release, UnitNoise, as_issued, seal
+from coterie.problems.problem import Problem
+from coterie.problems.shared import Pull
+
+
+def asked(
+    grant: ArgminGrant, problem: Problem, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
+) -> tuple[Problem, Pull]:
+    """What is to be minimised: the problem over the party's records, and what is added to it."""
+    release_noise, _ = noise.value
+    return grant.priced(problem), grant._pull(as_issued(release_noise, "noise"), linear=linear, target=target)
+
+
+def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Array) -> Release:
+    """The minimiser with its output noise; NaN, which engines must not send, where the norm of its gradient misses the
+    tolerance."""
+    scales, (_, output_noise) = grant._issued(), noise.value
+    f = jnp.where(bound <= scales.tolerance, f, jnp.nan)
+    return seal(f + scales.output_scale * as_issued(output_noise, "noise"))
