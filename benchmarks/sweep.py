@@ -2,7 +2,7 @@
 
     python benchmarks/sweep.py [--json] [--quick]
 
-Quick: two algorithms at one level, 40 iterations, compiling left out.
+Quick: two algorithms at one level, 60 iterations, compiling left out.
 
 The scale of Zhang, Khalili & Liu (2019), Fig. 5: 40,000 census records at five parties, C = 1750, rho = 0.22. R-ADMM
 and MR-ADMM minimise in every other iteration. The baseline (`baselines/sweep_lbfgs.py`) does the first iterations of
@@ -28,7 +28,7 @@ from coterie.problems import L2, Logistic, Problem
 from coterie.schedules import Schedule
 
 N_PARTIES, N_ITERATIONS, REPEATS, BASELINE_ITERATIONS = 5, 100, 10, 10
-QUICK_ITERATIONS, QUICK_CELLS = 40, ("ADMM", "R-ADMM")
+QUICK_ITERATIONS, QUICK_CELLS = 60, ("ADMM", "R-ADMM")
 PROBLEM = Problem(loss=Logistic(), penalty=L2(0.22), party_weight=1750.0)
 CURVATURE = 2 * (N_PARTIES - 1)  # of eta = 1 on the complete graph
 RISING = Schedule(1.04, 1.04)  # the paper's 1.04^k

@@ -29,7 +29,7 @@ from coterie.problems.losses import Logistic
 from coterie.problems.problem import Problem
 from coterie.problems.shared import Pull
 
-ENOUGH_WORK = 2**31  # rounds x repeats x records x features: loading Numba takes a second, and compiling once ten
+ENOUGH_WORK = 2**30  # rounds x repeats x records x features: loading Numba takes half a second, compiling once ten
 SPARSE = 3  # features for each place in a row, from which on rows are kept sparse
 FEW_PROBLEMS = 4  # of one party with dense rows: more share matrix products in XLA, which are faster then
 PIECES = 8  # for each core: those who are done early take another
