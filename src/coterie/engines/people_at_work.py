@@ -78,8 +78,8 @@ class Runs:
         self.plan, self.source, self.repeats, self.native, self.lanes = plan, source, repeats, moves, lanes
         algorithm, n, (grants, index) = cast(SumNoisedADMM, plan.algorithm), plan.facts.n_parties, plan.issued
         self.d, self.chunks = plan.facts.n_features, moves.chunks(plan.facts.n_features)
-        self.people = people_moves.people_of(records)
         self.scales = people_moves.scales_by_round(grants, index[:, 0], plan.problem.share(n))
+        self.people = people_moves.people_of(records, self.scales.radius)
         soft = algorithm.coordinator_penalty.as_soft_threshold(algorithm.mechanism.step / n)
         assert soft is not None
         self.centre = moves.Centre(*soft, float(n))

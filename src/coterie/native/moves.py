@@ -22,13 +22,13 @@ _inlined: Any = numba.njit(nogil=True, error_model="numpy", forceinline=True)
 
 
 class People(NamedTuple):
-    """The last person is nobody, who says nothing."""
+    """The last person is nobody."""
 
     rows: Any  # ((n + 1) * chunks, LANES)
     labels: Any  # (n + 1,)
     weights: Any
     squares: Any  # |x|^2
-    silent: Any  # True where the record says nothing
+    absent: Any  # True for nobody, and for those who stay as they are even when it is their turn
 
 
 class Scales(NamedTuple):
@@ -71,7 +71,7 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
     n_chunks, d = room.shape[0] // 3, out.shape[1]
     flat = room.reshape(room.size)
     z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES :]
-    rows, labels, weights, squares, silent = people  # in a loop, taking a field of a tuple costs as much as a person
+    rows, labels, weights, squares, absent = people  # in a loop, taking a field of a tuple costs as much as a person
     nobody = labels.shape[0] - 1
     for j in range(d):
         z[j] = _soft(centre.shrink * z_hat[j], centre.threshold)
@@ -82,11 +82,11 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
         for k in range(begins[t], ends[t], 2):
             one, two = np.uintp(who[k]), np.uintp(who[k + 1] if k + 1 < ends[t] else nobody)
             score, other_score = _scores(rows, states, room, n_chunks, one, two)
-            pull = _pull(now, score, labels[one], weights[one], squares[one])
-            other_pull = _pull(now, other_score, labels[two], weights[two], squares[two])
+            pull = 0.0 if absent[one] else _pull(now, score, labels[one], weights[one], squares[one])
+            other_pull = 0.0 if absent[two] else _pull(now, other_score, labels[two], weights[two], squares[two])
             square, other_square = _squares(rows, states, room, n_chunks, one, two, keep, pull, other_pull)
-            share = step * _share(square, now.radius, silent[one])
-            other_share = 0.0 if two == nobody else step * _share(other_square, now.radius, silent[two])
+            share = 0.0 if absent[one] else step * _within(square, now.radius)
+            other_share = 0.0 if absent[two] else step * _within(other_square, now.radius)
             _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share)
         for j in range(d):
             noised = sums[j] + now.noise_std * out[t, j]
@@ -165,10 +165,8 @@ def _squares(rows, states, room, n_chunks, one, two, keep, pull, other_pull):
 
 
 @_inlined
-def _share(square, radius, silent):
-    """Of a move, what is made: not beyond the radius, and nothing by whom the price takes to stay out."""
-    if silent and math.isfinite(radius):
-        return 0.0
+def _within(square, radius):
+    """What is left of a move of this squared length where it is cut at the radius."""
     length = math.sqrt(square)
     return radius / length if length > radius else 1.0
 

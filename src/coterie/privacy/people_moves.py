@@ -40,11 +40,12 @@ def scales_by_round(grants: Sequence[Any], index: np.ndarray, share: Problem) ->
     return moves.Scales(*(getattr(issued, name) for name in moves.Scales._fields))
 
 
-def people_of(records: Records) -> Any:
+def people_of(records: Records, radius: np.ndarray) -> Any:
     """For `native.moves`: everybody's only record, and nobody's at the end; from arrays (n_people, 1, ...)."""
     from coterie.native import moves
 
     X, y, weight = (np.asarray(column[:, 0], float) for column in records)
-    square, says = np.einsum("ij,ij->i", X, X), weight * np.abs(X).sum(axis=1)
-    y, weight, square, says = (np.append(column, 0.0) for column in (y, weight, square, says))
-    return moves.People(moves.in_lanes(X, extra_rows=1), y, weight, square, says == 0)
+    # as in `_clipped_move`: their price counts one move, not two
+    absent = (weight * np.abs(X).sum(axis=1) == 0) & np.isfinite(radius).all()
+    y, weight, square = (np.append(column, 0.0) for column in (y, weight, np.einsum("ij,ij->i", X, X)))
+    return moves.People(moves.in_lanes(X, extra_rows=1), y, weight, square, np.append(absent, True))
