@@ -1,5 +1,6 @@
 """Streams in machine code are NumPy's own, bit for bit, and so is what is drawn from them."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -24,7 +25,7 @@ def loaded(monkeypatch):
 
 @pytest.fixture
 def without(monkeypatch):
-    monkeypatch.delitem(sys.modules, "coterie.native.streams", raising=False)
+    monkeypatch.setattr(seeded_streams, "_streams", None)
     monkeypatch.setattr(native, "available", lambda: False)
 
 
@@ -75,7 +76,6 @@ def test_draws_are_the_same_in_threads_and_without_numba(law, monkeypatch, reque
     assert machine_code(10**9) is None
     plain = Seeded(5).draw_block(law, 6, keys, "output")
     monkeypatch.undo()
-    request.getfixturevalue("loaded")
     monkeypatch.setattr(seeded_streams, "ENOUGH_KEYS", 1)
     monkeypatch.setattr(noise, "KEYS_AT_ONCE", 7)
     assert machine_code(1) is not None
@@ -83,6 +83,11 @@ def test_draws_are_the_same_in_threads_and_without_numba(law, monkeypatch, reque
 
 
 def test_a_few_keys_do_not_load_numba(monkeypatch):
-    monkeypatch.delitem(sys.modules, "coterie.native.streams", raising=False)
+    monkeypatch.setattr(seeded_streams, "_streams", None)
     assert machine_code(seeded_streams.ENOUGH_KEYS - 1) is None
     assert machine_code(seeded_streams.ENOUGH_KEYS) is not None
+
+
+def test_importing_the_engine_does_not_load_numba():
+    program = "import sys, coterie.engines.in_process; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -20,6 +20,7 @@ from coterie.native.cores import on_cores
 from coterie.plan import Plan
 from coterie.privacy import people_moves
 from coterie.privacy.noise import KEYS_AT_ONCE, Law, NoiseSource, Seeded, draw_many
+from coterie.privacy.seeded_streams import load_machine_code
 from coterie.problems.local import Records
 from coterie.selection import Poisson
 
@@ -75,6 +76,7 @@ class Runs:
     def __init__(self, plan: Plan, records: Records, source: NoiseSource, repeats: int) -> None:
         from coterie.native import lanes, moves
 
+        load_machine_code()  # for noise: a block's alone may be too little to ask for it
         self.plan, self.source, self.repeats, self.native, self.lanes = plan, source, repeats, moves, lanes
         algorithm, n, (grants, index) = cast(SumNoisedADMM, plan.algorithm), plan.facts.n_parties, plan.issued
         self.d, self.chunks = plan.facts.n_features, moves.chunks(plan.facts.n_features)

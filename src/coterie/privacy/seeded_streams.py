@@ -11,7 +11,6 @@ one generator is set to the state of each. NumPy promises to keep both algorithm
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from coterie import native
 
 ENOUGH_KEYS = 2**16  # for which it pays to load Numba, if nobody has yet
+_streams: Any = None  # `native.streams`, once it is loaded
 _NUMBERS_AT_ONCE = 2**17  # bounds memory, and what is found stays in a core's cache until it is copied
 _POOL = 4  # words
 _HASH, _HASH_GROWTH = np.uint32(0x43B0D7E5), np.uint32(0x931E8875)
@@ -50,19 +50,23 @@ def uniforms(seed: int, keys: np.ndarray, count: int) -> np.ndarray:
 def machine_code(n_keys: int) -> Any:
     """`native.streams`, where it pays for so many keys or is loaded already, else None. Threads can draw from it at the
     same time."""
-    loaded = sys.modules.get("coterie.native.streams")
-    if loaded is not None or n_keys < ENOUGH_KEYS or not native.available():
-        return loaded
+    if _streams is None and n_keys >= ENOUGH_KEYS and native.available():
+        return load_machine_code()
+    return _streams
+
+
+def load_machine_code() -> Any:
+    global _streams
     from coterie.native import streams
 
+    _streams = streams
     return streams
 
 
 def places_below(seed: int, key: int, limit: float, n_rows: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Of n_rows x n numbers from the stream of a key of one word, those below the limit: their places in their rows,
     row after row, and where each row's end. Needs Numba."""
-    from coterie.native import streams
-
+    streams = load_machine_code()
     stream = streams.stream(_seed_words(seed), np.array([key], np.uint32), n)
     most = math.ceil(limit * 2.0**53)  # k 2^-53 < limit  if and only if  k < most
     rows_at_once = streams.SIDE_BY_SIDE * max(1, _NUMBERS_AT_ONCE // (streams.SIDE_BY_SIDE * n))
