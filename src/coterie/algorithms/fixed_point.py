@@ -51,10 +51,14 @@ class FixedPointADMM(Algorithm):
     def __post_init__(self) -> None:
         check_averaging(self.averaging)
 
+    @property
+    def coordinator_penalty(self) -> Penalty:
+        """An l2 that the parties carry is no longer in it."""
+        return dataclasses.replace(self.penalty, l2=0.0) if self.mechanism.spread_l2 else self.penalty  # type: ignore[call-arg]
+
     def _centre(self, z_hat, n_parties):
-        """z; an l2 that the parties carry is no longer in the coordinator's penalty."""
-        own = dataclasses.replace(self.penalty, l2=0.0) if self.mechanism.spread_l2 else self.penalty  # type: ignore[call-arg]
-        return own.whole_prox(z_hat, self.mechanism.step / n_parties)
+        """z"""
+        return self.coordinator_penalty.whole_prox(z_hat, self.mechanism.step / n_parties)
 
     def _start(self, topology, d) -> CentreState:
         zeros = jnp.zeros(d)

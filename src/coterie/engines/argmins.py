@@ -5,7 +5,6 @@ minimisers, by the same functions; a minimisation that misses its tolerance is d
 """
 
 import functools
-import os
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from coterie.engines.inputs import RoundInputs
 from coterie.engines.numbers import with_numbers
 from coterie.engines.rounds import Program
 from coterie.impairments import Impairments
+from coterie.native.cores import n_cores
 from coterie.plan import Plan
 from coterie.privacy.argmin_step import answered, asked
 from coterie.privacy.grants import ArgminGrant
@@ -70,7 +70,7 @@ class Parties:
         self.problem, self.records, self.l2 = problem, records, float(problem.penalty.l2)
         self.d = records[0].X.shape[1]
         self.most_rows = max(len(own.y) for own in records)
-        self.n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.n_cores = n_cores()
         self.cores = ThreadPoolExecutor(self.n_cores)
         self.rooms: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.n_cores):

@@ -15,6 +15,8 @@ MOST_PADDING = 1.25  # the largest party of a bucket over its smallest
 def group_by_size(sizes: Sequence[int]) -> list[np.ndarray]:
     """Parties of similar size, as ascending positions in the federation."""
     by_size = np.asarray(sizes)
+    if by_size.max() <= MOST_PADDING * by_size.min():  # a million people take no loop
+        return [np.arange(len(by_size))]
     groups: list[list[int]] = []
     for party in np.argsort(by_size, kind="stable"):
         if not groups or by_size[party] > MOST_PADDING * by_size[groups[-1][0]]:

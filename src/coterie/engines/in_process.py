@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.data.federation import Federation
-from coterie.engines import argmins, people
+from coterie.engines import argmins, people, people_at_work
 from coterie.engines.buckets import make_buckets
 from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.inputs import Inputs
@@ -58,7 +58,7 @@ def run_many(
         _check(plan, federation, repeats)
     together: dict[Any, list[int]] = {}
     for place, plan in enumerate(plans):
-        key = (Program.of(plan, repeats, 1, False), plan.n_rounds) if _can_join(plan) else place
+        key = (Program.of(plan, repeats, 1, False), plan.n_rounds) if _can_join(plan, repeats) else place
         together.setdefault(key, []).append(place)
     total, before, done = sum(plan.n_rounds for plan in plans), 0, {}
     for places in together.values():
@@ -74,8 +74,9 @@ def run_many(
     return [done[place] for place in range(len(plans))]
 
 
-def _can_join(plan: Plan) -> bool:
-    return isinstance(plan.algorithm.selection, All) and not people.fits(plan, None)
+def _can_join(plan: Plan, repeats: int) -> bool:
+    alone = people.fits(plan, None) or people_at_work.fits(plan, None, repeats)
+    return isinstance(plan.algorithm.selection, All) and not alone
 
 
 def _check(plan: Plan, federation: Federation, repeats: int) -> None:
@@ -113,19 +114,47 @@ class _Run:
         self.source, self.repeats, self.impairments = source, repeats * len(plans), impairments
         self.n_parties, self.d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
         self.block = max(1, -(-plan.n_rounds // BLOCKS))
-        self.inputs = Inputs(plans, source, repeats, impairments, self.block)
+        self.at_work = len(plans) == 1 and people_at_work.fits(plan, impairments, repeats)
+        if self.at_work:
+            self.block = people_at_work.block_length(plan, repeats, BLOCKS)
+        self.inputs: Any = None if self.at_work else Inputs(plans, source, repeats, impairments, self.block)
         self.people = people.fits(plan, impairments)
-        self.native, self.records = None, None
+        self.native: argmins.Parties | None = None
+        self.records: Any = ()
         if argmins.fits(plan, impairments, self.repeats):
             self.native = argmins.parties(plan.problem, federation.shards, self.n_parties, self.repeats)
         if self.native is None:
             buckets = make_buckets(plan.problem, federation.shards)
             self.records = people.rows(buckets[0]) if self.people else buckets
         # what counts for a party that is silent: its last release, or what it last put into a sum
-        self.remembers = impairments is not None or (self.inputs.works is not None and plan.algorithm.absent_stays)
+        some_work = not self.at_work and self.inputs.works is not None
+        self.remembers = impairments is not None or (some_work and plan.algorithm.absent_stays)
 
     def go(self, progress: Progress | None) -> list[Transcript]:
-        plan, n_rounds = self.plan, self.plan.n_rounds
+        n_rounds = self.plan.n_rounds
+        state, advance = self._begin_at_work() if self.at_work else self._begin()
+        done: list[np.ndarray] = []
+        starts = range(0, n_rounds, self.block)
+        try:
+            with ThreadPoolExecutor(1) as drawing:  # the next rounds' noise, while the device works
+                coming = drawing.submit(self._inputs, 0)
+                for start in starts:
+                    if progress is not None:
+                        progress(start, n_rounds)
+                    count, inputs = min(self.block, n_rounds - start), coming.result()
+                    if start != starts[-1]:
+                        coming = drawing.submit(self._inputs, start + self.block)
+                    state, released = advance(state, start, count, inputs)
+                    done.append(self._checked(np.asarray(released)[:, :count], start))
+        except KeyboardInterrupt:
+            raise Interrupted(self._transcripts(done)[0]) from None
+        if progress is not None:
+            progress(n_rounds, n_rounds)
+        return self._transcripts(done)
+
+    def _begin(self) -> tuple[Any, Callable[..., Any]]:
+        """The first state, and the program that advances it."""
+        plan = self.plan
         records, table = jax.device_put((self.records, self.inputs.table))
         silence = jnp.zeros((self.n_parties, self.d)) if self.remembers else ()
         public, private = plan.algorithm.init(plan.topology, self.d)
@@ -139,40 +168,31 @@ class _Run:
         advance = compile_rounds(program)
         if share < self.repeats:
             advance = in_shares(advance, self.repeats, share)
-        done: list[np.ndarray] = []
-        starts = range(0, n_rounds, self.block)
-        try:
-            with ThreadPoolExecutor(1) as drawing:  # the next rounds' noise, while the device works
-                coming = drawing.submit(self._inputs, 0)
-                for start in starts:
-                    if progress is not None:
-                        progress(start, n_rounds)
-                    count, inputs = min(self.block, n_rounds - start), coming.result()
-                    if start != starts[-1]:
-                        coming = drawing.submit(self._inputs, start + self.block)
-                    state, released = advance(state, records, table, float(start), count, inputs)
-                    done.append(self._checked(np.asarray(released)[:, :count], start))
-        except KeyboardInterrupt:
-            raise Interrupted(self._transcripts(done)[0]) from None
-        if progress is not None:
-            progress(n_rounds, n_rounds)
-        return self._transcripts(done)
+        return state, lambda state, start, *rest: advance(state, records, table, float(start), *rest)
+
+    def _begin_at_work(self) -> tuple[Any, Callable[..., Any]]:
+        runs = people_at_work.Runs(self.plan, self.records[0], self.source, self.repeats)
+        return None, lambda state, start, count, inputs: (None, runs.advance(start, count))
 
     def _inputs(self, start: int) -> Any:
+        if self.at_work:  # which draws for itself
+            return None
         return self.inputs.block(start, min(self.block, self.plan.n_rounds - start))
 
     def _transcripts(self, done: list[np.ndarray]) -> list[Transcript]:
         empty = np.zeros((self.repeats, 0, self.plan.release_width, self.d))
-        by_plan = np.split(np.concatenate([empty, *done], axis=1), len(self.plans))
+        alone = self.at_work and len(done) == 1  # nothing to join, and an array of our own
+        whole = done[0] if alone else np.concatenate([empty, *done], axis=1)
+        by_plan = np.split(whole, len(self.plans))
         return [
             Transcript(plan, releases, self.source.reproducible, self.impairments)
             for plan, releases in zip(self.plans, by_plan, strict=True)
         ]
 
     def _checked(self, released: np.ndarray, start: int) -> np.ndarray:
-        bad = np.argwhere(~np.isfinite(released))
-        if len(bad):
-            _, t, place, _ = bad[0]
+        finite = np.isfinite(released)
+        if not finite.all():
+            _, t, place, _ = np.argwhere(~finite)[0]
             one_by_one = released.shape[2] == self.n_parties and not self.plan.algorithm.channel.aggregates
             who = f"party {self.plan.facts.parties[place]!r}" if one_by_one else "a party"
             raise LocalSolveError(

@@ -96,14 +96,14 @@ class Inputs:
         who = np.broadcast_to(np.arange(n_rows), (count, self.repeats, n_rows)) if who is None else who[:count]
         somebody = np.nonzero(who < plan.facts.n_parties)
         k, repeat, _ = somebody
-        keys = list(zip(repeat.tolist(), who[somebody].tolist(), (start + k).tolist(), strict=True))
+        keys = np.column_stack([repeat, who[somebody], start + k])
         drawn = []
         for purpose in ("release", "output"):
             if law is None or purpose not in purposes:
                 drawn.append(np.zeros((self.length, self.repeats, n_rows, 1)))  # broadcasts against anything
                 continue
             noise = np.zeros((self.length, self.repeats, n_rows, self.d))
-            if keys:
+            if len(keys):
                 noise[somebody] = draw_many(self.source, law, self.d, keys, purpose)
             drawn.append(noise)
         if self.copies > 1:

@@ -17,15 +17,18 @@ import numpy as np
 from scipy.special import ndtri
 
 from coterie.errors import InputError
+from coterie.native.cores import on_cores
 from coterie.privacy.discrete import STEPS_PER_STD, unit_steps
-from coterie.privacy.seeded_streams import uniforms
+from coterie.privacy.seeded_streams import machine_code, places_below, uniforms
 
 Law = Literal["gaussian", "gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output"]
 LAWS: tuple[Law, ...] = ("gaussian", "gamma-sphere", "discrete-gaussian")
+KEYS_AT_ONCE = 1024  # whose draws stay in a core's cache from one operation to the next
 _BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
 _PURPOSE_KEY = {"release": 0, "output": 1}
 Key = tuple[int, int, int]  # repeat, party, round
+Keys = Sequence[Key] | np.ndarray  # one a row
 
 
 class NoiseSource(Protocol):
@@ -54,8 +57,20 @@ class Seeded:
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
         return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
 
-    def draw_block(self, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
-        words = np.array([(*key, _PURPOSE_KEY[purpose]) for key in keys])
+    def draw_block(self, law: Law, d: int, keys: Keys, purpose: Purpose) -> np.ndarray:
+        words = np.column_stack([np.asarray(keys, np.int64), np.full(len(keys), _PURPOSE_KEY[purpose])])
+        if len(words) <= KEYS_AT_ONCE or machine_code(len(words)) is None:
+            return self._drawn(law, d, words)
+        out = np.empty((len(words), d))
+
+        def draw_part(start: int) -> None:
+            here = slice(start, start + KEYS_AT_ONCE)
+            out[here] = self._drawn(law, d, words[here])
+
+        on_cores(draw_part, range(0, len(words), KEYS_AT_ONCE))
+        return out
+
+    def _drawn(self, law: Law, d: int, words: np.ndarray) -> np.ndarray:
         uniform = uniforms(int(self.seed), words, _uniforms(law, d))
         if law == "discrete-gaussian":  # not the exact law: a seed keeps nothing secret anyway
             return np.rint(_shape("gaussian", d, uniform) * STEPS_PER_STD) / STEPS_PER_STD
@@ -64,6 +79,10 @@ class Seeded:
     def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
         # no draw has so short a key
         return np.random.default_rng(np.random.SeedSequence(int(self.seed), spawn_key=(repeat,))).random
+
+    def coins_below(self, limit: float, n_rounds: int, n: int, *, repeat: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of n `coins` in each round the places of those below the limit, and where each round's end. Needs Numba."""
+        return places_below(int(self.seed), repeat, limit, n_rounds, n)
 
 
 class SystemEntropy:
@@ -80,7 +99,7 @@ class SystemEntropy:
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
         return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
 
-    def draw_block(self, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
+    def draw_block(self, law: Law, d: int, keys: Keys, purpose: Purpose) -> np.ndarray:
         if law == "discrete-gaussian":
             return unit_steps(len(keys) * d).reshape(len(keys), d) / STEPS_PER_STD
         return _shape(law, d, self._uniform(len(keys) * _uniforms(law, d)).reshape(len(keys), -1))
@@ -96,11 +115,12 @@ class SystemEntropy:
         return (words >> np.uint64(11)) * 2.0**-53
 
 
-def draw_many(source: NoiseSource, law: Law, d: int, keys: Sequence[Key], purpose: Purpose) -> np.ndarray:
+def draw_many(source: NoiseSource, law: Law, d: int, keys: Keys, purpose: Purpose) -> np.ndarray:
     """`source.draw` for each of the keys, one a row; in one go where the source can."""
     if isinstance(source, (Seeded, SystemEntropy)):
         return source.draw_block(law, d, keys, purpose)
-    return np.stack([source.draw(law, d, repeat=r, party=i, t=t, purpose=purpose) for r, i, t in keys])
+    each = np.asarray(keys).tolist()
+    return np.stack([source.draw(law, d, repeat=r, party=i, t=t, purpose=purpose) for r, i, t in each])
 
 
 def _uniforms(law: Law, d: int) -> int:
@@ -109,7 +129,7 @@ def _uniforms(law: Law, d: int) -> int:
 
 
 def _shape(law: Law, d: int, uniform: np.ndarray) -> np.ndarray:
-    """Rows of independent numbers in [0, 1), as draws of the law."""
+    """Rows of independent numbers in [0, 1), which are written over, as draws of the law."""
     if law == "gaussian":
         return _normal(uniform)
     if law == "gamma-sphere":
@@ -122,4 +142,6 @@ def _shape(law: Law, d: int, uniform: np.ndarray) -> np.ndarray:
 
 def _normal(uniform: np.ndarray) -> np.ndarray:
     # the half step keeps 0 out and the minimum 1; 53 bits reach |z| = 8.2, beyond any delta in use
-    return ndtri(np.minimum(uniform + 2.0**-54, 1 - 2.0**-53))
+    uniform += 2.0**-54
+    np.minimum(uniform, 1 - 2.0**-53, out=uniform)
+    return ndtri(uniform, out=uniform)

@@ -39,6 +39,10 @@ class Penalty:
         shrink = 1 / (1 + step * self.l2)
         return self.prox(shrink * v, shrink * step)
 
+    def as_soft_threshold(self, step: float) -> tuple[float, float] | None:
+        """(shrink, threshold) so that `whole_prox` of v is sign(v) max(shrink |v| - threshold, 0), where it is."""
+        return None
+
     def value(self, f: jax.Array) -> jax.Array:
         return 0.5 * self.l2 * jnp.sum(f * f) + self.rest(f)
 
@@ -66,6 +70,9 @@ class L2(Penalty):
     def scaled(self, share):
         return L2(self.l2 * share)
 
+    def as_soft_threshold(self, step):
+        return 1 / (1 + step * self.l2), 0.0
+
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +98,10 @@ class ElasticNet(Penalty):
 
     def scaled(self, share):
         return ElasticNet(self.l2 * share, self.l1 * share)
+
+    def as_soft_threshold(self, step):
+        shrink = 1 / (1 + step * self.l2)
+        return shrink, shrink * step * self.l1
 
 
 def L1(l1: float) -> ElasticNet:  # noqa: N802 - reads like its siblings

@@ -1,0 +1,224 @@
+"""People with one record each, whoever of them works: the engine in machine code gives what the general one gives."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from coterie.algorithms import SumNoisedADMM
+from coterie.channels import Curator, SecureSum
+from coterie.data import Federation
+from coterie.engines import people_at_work
+from coterie.engines.in_process import run, run_many
+from coterie.errors import LocalSolveError
+from coterie.plan import Plan
+from coterie.privacy import people_moves
+from coterie.privacy.noise import Seeded, SystemEntropy
+from coterie.privacy.proximal import SumNoise
+from coterie.privacy.proximal_grants import ProxScales, _clipped_move
+from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Squared
+from coterie.problems.local import Records
+from coterie.schedules import Schedule
+from coterie.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
+from coterie.transcript import Interrupted
+
+pytest.importorskip("numba")
+
+N, D, REPEATS = 41, 18, 3  # two rows of lanes, the second one not full
+RNG = np.random.default_rng(5)
+X, Y, WEIGHTS = 0.4 * RNG.normal(size=(N, D)), RNG.normal(size=N), RNG.uniform(0.2, 1.0, size=N)
+X[7], X[0] = 0.0, 0.0  # two who say nothing
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch):
+    monkeypatch.setattr(people_at_work, "ENOUGH_WORK", 0)
+
+
+@pytest.fixture(scope="module")
+def crowd():
+    return Federation.from_arrays(
+        X, Y, parties=np.arange(N), min_records=1, row_norm=4.0, label_bound=3.0, sample_weight=WEIGHTS
+    )
+
+
+def make_plan(crowd, *, loss=None, penalty=None, selection=None, rounds=9, channel=None, averaging="last", **settings):
+    penalty = L1(0.4) if penalty is None else penalty
+    problem = Problem(loss=loss or Squared(), penalty=penalty, record_weight=0.7)
+    mechanism = SumNoise(**{"step": 1.3, "relaxation": 0.5, "noise_multiplier": 0.5, "clip": 0.3, **settings})
+    algorithm = SumNoisedADMM(
+        mechanism=mechanism,
+        penalty=penalty,
+        channel=channel or Curator(),
+        selection=selection or Poisson(probability=0.3, seed=None),
+        averaging=averaging,
+    )
+    return Plan.make(algorithm, problem, "unrestricted", crowd.facts, rounds=rounds, adjacency="zero-out", unit="party")
+
+
+def both(plan, crowd, monkeypatch, noise=None):
+    """Releases of this engine and of the general one."""
+    noise = noise or Seeded(2)
+    assert people_at_work.fits(plan, None, REPEATS)
+    short = run(plan, crowd, noise=noise, repeats=REPEATS).releases
+    monkeypatch.setattr(people_at_work, "fits", lambda *_: False)
+    return short, run(plan, crowd, noise=noise, repeats=REPEATS).releases
+
+
+CASES = {
+    "poisson": {},
+    "public poisson": {"selection": Poisson(probability=0.2, seed=4)},
+    "nearly nobody": {"selection": Poisson(probability=0.01, seed=None), "rounds": 30},
+    "everybody": {"selection": EVERYBODY_WORKS},
+    "a sample": {"selection": Sample(count=6, seed=1)},
+    "one after another": {"selection": Cyclic(), "rounds": 50},
+    "relaxed": {"relaxation": 0.85},
+    "clipped hardly ever": {"clip": 40.0},
+    "clipped always": {"clip": 0.01},
+    "no penalty": {"penalty": L2(0.0)},
+    "l2": {"penalty": L2(3.0)},
+    "both penalties": {"penalty": ElasticNet(2.0, 0.3)},
+    "spread l2": {"penalty": ElasticNet(5.0, 0.3), "spread_l2": True},
+    "noise that grows": {"noise_multiplier": Schedule(0.5, 1.2), "selection": Sample(count=6, seed=1)},
+    "averaged": {"averaging": "linear"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_releases_what_the_general_way_releases(case, crowd, monkeypatch):
+    short, general = both(make_plan(crowd, **CASES[case]), crowd, monkeypatch)
+    np.testing.assert_allclose(short, general, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["poisson", "noise that grows", "everybody"])
+def test_blocks_go_on_where_the_last_one_ended(case, crowd, monkeypatch):
+    plan = make_plan(crowd, **{**CASES[case], "rounds": 23})
+    whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
+    monkeypatch.setattr(people_at_work, "BLOCK_WORK", 1)
+    assert people_at_work.block_length(plan, REPEATS, 20) == 2
+    assert np.array_equal(run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases, whole)
+
+
+def test_repeats_do_not_depend_on_how_many_there_are(crowd):
+    plan = make_plan(crowd)
+    few, many = (run(plan, crowd, noise=Seeded(2), repeats=r).releases for r in (2, 11))
+    assert np.array_equal(few, many[:2])
+    assert len(np.unique(many[:, 0, 0, 0])) == 11
+
+
+class Asked:
+    """A source like any other: neither a seed's nor the system's."""
+
+    reproducible = True
+
+    def draw(self, law, d, **key):
+        return Seeded(2).draw(law, d, **key)
+
+    def coins(self, *, repeat):
+        return Seeded(2).coins(repeat=repeat)
+
+
+def test_any_source_of_noise_will_do(crowd, monkeypatch):
+    plan = make_plan(crowd)
+    seeded = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
+    assert np.array_equal(run(plan, crowd, noise=Asked(), repeats=REPEATS).releases, seeded)
+    fresh = [run(plan, crowd, noise=SystemEntropy(), repeats=REPEATS) for _ in range(2)]
+    assert not fresh[0].reproducible
+    assert not np.isclose(fresh[0].releases, fresh[1].releases).any()
+
+
+def test_noise_has_the_standard_deviation_of_the_grant(crowd):
+    plan = make_plan(crowd, clip=1e-9, noise_multiplier=3.0, rounds=300)
+    released = run(plan, crowd, noise=SystemEntropy(), repeats=REPEATS).releases
+    assert np.std(released) == pytest.approx(float(plan.grant_table().noise_std[0]), rel=0.05)
+
+
+def test_plans_side_by_side_release_what_each_releases_alone(crowd):
+    plans = [make_plan(crowd, selection=EVERYBODY_WORKS, noise_multiplier=m) for m in (0.5, 2.0)]
+    for plan, transcript in zip(plans, run_many(plans, crowd, noise=Seeded(2), repeats=2), strict=True):
+        assert np.array_equal(transcript.releases, run(plan, crowd, noise=Seeded(2), repeats=2).releases)
+
+
+def test_an_interrupted_run_keeps_whole_blocks(crowd, monkeypatch):
+    plan = make_plan(crowd, rounds=30)
+    whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
+    monkeypatch.setattr(people_at_work, "BLOCK_WORK", 1)
+
+    def stop(done, of):
+        if done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stopped:
+        run(plan, crowd, noise=Seeded(2), repeats=REPEATS, progress=stop)
+    assert np.array_equal(stopped.value.transcript.releases, whole[:, :6])
+
+
+def test_a_step_that_misses_the_tolerance_is_not_released(crowd, monkeypatch):
+    scales_by_round = people_moves.scales_by_round
+
+    def strict(*given):
+        return scales_by_round(*given)._replace(strict=np.ones(1), tolerance=np.full(1, -1.0))
+
+    monkeypatch.setattr(people_moves, "scales_by_round", strict)
+    with pytest.raises(LocalSolveError, match="round 0"):
+        run(make_plan(crowd), crowd, noise=Seeded(2))
+
+
+@pytest.mark.parametrize("radius", [0.2, np.inf])
+@pytest.mark.parametrize(("strict", "tolerance"), [(0.0, -1.0), (1.0, 1e-9), (1.0, -1.0)])
+@pytest.mark.parametrize("l2", [0.0, 0.6])
+def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
+    """Also under scales that no plan with squared loss has: moves that are not clipped, and a price that relies on the
+    tolerance."""
+    from coterie.native import lanes, moves
+
+    records = Records(X[:, None], Y[:, None], WEIGHTS[:, None])
+    scales = ProxScales(0.8, l2, 0.7, radius, 0.4, 0.0, tolerance, strict)
+    u, z_hat, unit = RNG.normal(size=(N, D)), RNG.normal(size=D), RNG.normal(size=(1, D))
+    who = np.array([0, 2, 3, 7, 40], np.uint32)
+
+    z = np.sign(z_hat) * np.maximum(0.9 * np.abs(z_hat) - 0.1, 0.0)
+    with jax.enable_x64(True):
+        each = jax.vmap(lambda *r: _clipped_move(Squared(), Records(*r[:3]), r[3], z, scales))
+        made = 1.4 * np.asarray(each(*(np.asarray(column)[who] for column in records), u[who]))
+    after, total = u.copy(), made.sum(axis=0) + 0.4 * unit[0]
+    after[who] += made
+
+    states, ahead, out = moves.in_lanes(u, extra_rows=1), z_hat.copy(), unit.copy()
+    issued = {name: np.array([getattr(scales, name)]) for name in moves.Scales._fields}
+    room = lanes.aligned(3 * moves.chunks(D), lanes.LANES)
+    begins, ends, centre = np.array([0]), np.array([5]), moves.Centre(0.9, 0.1, float(N))
+    people = people_moves.people_of(records, np.array([radius]))
+    moves.advance(people, moves.Scales(**issued), centre, who, begins, ends, states, ahead, room, out)
+    assert np.isnan(total).all() == (strict == 1 and tolerance < 0)
+    np.testing.assert_allclose(out[0], total, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(ahead, z_hat + total / N, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(states.reshape(N + 1, -1)[:N, :D], after, rtol=1e-12, atol=1e-12)
+    if np.isfinite(radius):
+        assert np.array_equal(states.reshape(N + 1, -1)[[0, 7], :D], u[[0, 7]])
+
+
+def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
+    assert people_at_work.fits(make_plan(crowd), None, 1)
+    others = [
+        make_plan(crowd, loss=Huber(0.5)),
+        make_plan(crowd, penalty=Ball(2.0)),
+        make_plan(crowd, hardened=True, selection=EVERYBODY_WORKS),
+        make_plan(crowd, channel=SecureSum()),
+    ]
+    pairs = Federation.from_arrays(X[:40], Y[:40], parties=np.arange(40) // 2, row_norm=4.0, label_bound=3.0)
+    for plan in [*others, make_plan(pairs)]:
+        assert not people_at_work.fits(plan, None, 1)
+    monkeypatch.setattr(people_at_work.native, "available", lambda: False)
+    assert not people_at_work.fits(make_plan(crowd), None, 1)
+
+
+def test_little_work_does_not_load_numba(crowd, monkeypatch):
+    monkeypatch.undo()
+    plan = make_plan(crowd)
+    assert not people_at_work.fits(plan, None, 1)
+    longer = dataclasses.replace(plan, n_rounds=10**6)
+    assert people_at_work.fits(longer, None, 1)
+    assert people_at_work.block_length(longer, 1, 20) == 10**6
+    assert people_at_work.block_length(longer, 100, 20) == 10**6 // 20
