@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from coterie import native
@@ -24,12 +25,13 @@ from coterie.plan import Plan
 from coterie.privacy.argmin_step import answered, asked
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.release import unit_noise
+from coterie.privacy.seeded_streams import load_machine_code
 from coterie.problems.local import Records, minimise_alone
 from coterie.problems.losses import Logistic
 from coterie.problems.problem import Problem
 from coterie.problems.shared import Pull
 
-ENOUGH_WORK = 2**30  # rounds x repeats x records x features: loading Numba takes half a second, compiling once ten
+ENOUGH_WORK = 2**28  # rounds x repeats x records x features: loading Numba takes half a second, compiling once ten
 SPARSE = 3  # features for each place in a row, from which on rows are kept sparse
 FEW_PROBLEMS = 4  # of one party with dense rows: more share matrix products in XLA, which are faster then
 PIECES = 8  # for each core: those who are done early take another
@@ -60,6 +62,7 @@ def parties(problem: Problem, shards: Sequence[Any], n_parties: int, repeats: in
     sparse = SPARSE * fullest <= d and d > COMMON
     if not sparse and repeats > FEW_PROBLEMS:
         return None
+    load_machine_code()  # for noise: it is Numba that takes long to load
     return (SparseParties if sparse else DenseParties)(problem.share(n_parties), records)
 
 
@@ -169,24 +172,26 @@ def _again(problem: Problem) -> Callable[..., Any]:
 
 
 class Steps:
-    """What `Rounds` computes of everybody's step: (scales, inbox, noise) -> what they release, (repeat, party, d)."""
+    """What `Rounds` computes of everybody's step, in two compiled parts with the minimisations in between."""
 
     def __init__(self, program: Program, problem: Problem) -> None:
         self.program, self.problem = program, problem
         self.by_repeat = 0 if program.plans > 1 else None  # repeats of several plans have several grants
-        self.ask, self.answer = jax.jit(self._ask), jax.jit(self._answer)
+        self.compiled = jax.jit(self.ask), jax.jit(self.answer)
 
     def __call__(self, parties: Parties, scales: Any, inbox: Any, noise: Any) -> jax.Array:
-        return self.answer(scales, noise, *parties.minimise(self.ask(scales, inbox, noise)))
+        """What everybody releases, (repeat, party, d)."""
+        ask, answer = self.compiled
+        return answer(scales, noise, *parties.minimise(ask(scales, inbox, noise)))
 
-    def _ask(self, scales: Any, inbox: Any, noise: Any) -> Pull:
+    def ask(self, scales: Any, inbox: Any, noise: Any) -> Pull:
         def one(scales, inbox, noise):
             linear, target = inbox
             return asked(self._grant(scales), self.problem, noise, linear=linear, target=target)[1]
 
         return jax.vmap(jax.vmap(one), (self.by_repeat, 0, 0))(scales, inbox, noise)
 
-    def _answer(self, scales: Any, noise: Any, f: Any, norms: Any) -> jax.Array:
+    def answer(self, scales: Any, noise: Any, f: Any, norms: Any) -> jax.Array:
         def one(scales, noise, f, norm):
             return answered(self._grant(scales), noise, f, norm)
 
@@ -210,24 +215,33 @@ class _Rounds:
 
     def advance(self, state: Any, parties: Parties, table: Any, start: float, count: int, inputs: RoundInputs) -> Any:
         public, *rest = state
-        program = self.program
+        program, inputs = self.program, jax.device_put(inputs)
         out = np.zeros((program.repeats, program.block, program.release_width, program.d))
         for k in range(count):
-            now = jax.tree.map(lambda a, k=k: a[k % a.shape[0]], inputs)
-            scales, inbox = self.before(public, table, start + k, now.grant)
-            released = self.steps(parties, scales, inbox, unit_noise(*now.noise))
-            public, out[:, k] = self.after(public, start + k, now.numbers, released), released
+            minimisers = parties.minimise(self.before(public, table, start + k, inputs, k))
+            public, out[:, k] = self.after(public, table, start + k, inputs, k, *minimisers)
         return (public, *rest), out
 
-    def _before(self, public: Any, table: Any, t: Any, grant: Any) -> tuple[Any, Any]:
-        program = self.program
-        scales = jax.tree.map(lambda column: column[grant], table)
-        if self.joined:
-            scales = jax.tree.map(lambda a: jax.numpy.repeat(a, program.repeats // len(a), axis=0), scales)
-        return scales, jax.vmap(lambda public: program.algorithm.inbox(t, public, program.topology))(public)
+    def _before(self, public: Any, table: Any, t: Any, inputs: RoundInputs, k: Any) -> Pull:
+        algorithm, topology, now = self.program.algorithm, self.program.topology, _at(inputs, k)
+        inbox = jax.vmap(lambda public: algorithm.inbox(t, public, topology))(public)
+        return self.steps.ask(self._scales(table, now), inbox, unit_noise(*now.noise))
 
-    def _after(self, public: Any, t: Any, numbers: Any, released: Any) -> Any:
+    def _after(self, public: Any, table: Any, t: Any, inputs: RoundInputs, k: Any, f: Any, norms: Any) -> Any:
+        now = _at(inputs, k)
+        released = self.steps.answer(self._scales(table, now), unit_noise(*now.noise), f, norms)
+
         def combined(numbers, public, received):
             return with_numbers(self.program.algorithm, numbers).combine(t, public, received, self.program.topology)
 
-        return jax.vmap(combined, (0 if self.joined else None, 0, 0))(numbers, public, released)
+        return jax.vmap(combined, (0 if self.joined else None, 0, 0))(now.numbers, public, released), released
+
+    def _scales(self, table: Any, now: RoundInputs) -> Any:
+        scales = jax.tree.map(lambda column: column[now.grant], table)
+        if self.joined:
+            scales = jax.tree.map(lambda a: jnp.repeat(a, self.program.repeats // len(a), axis=0), scales)
+        return scales
+
+
+def _at(inputs: RoundInputs, k: Any) -> RoundInputs:
+    return jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
