@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import check_estimator, check_sample_weight_equivalence_on_dense_data
@@ -18,23 +17,6 @@ SETTINGS = {
     PrivateLasso: {"label_bound": 4.0, "l1": 1.0},
 }
 WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory):
-    """The checks fit the same few shapes over and over."""
-    settings = {
-        "jax_enable_compilation_cache": True,
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 class BinaryOnly(LogisticRegression):

@@ -5,19 +5,26 @@ import os
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from coterie.engines import compile_cache
 from coterie.engines.compile_cache import kept_compilations
 
+SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache")
+
 
 @pytest.fixture
 def enabled(monkeypatch, tmp_path):
-    """The tests run without a cache; here it may be used, in a folder of its own."""
+    """The tests keep programs in a folder of JAX's own; here there is none, as there is for users."""
     monkeypatch.setattr(compile_cache, "WORTH_KEEPING_S", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    jax.config.update("jax_enable_compilation_cache", True)
+    before = {name: getattr(jax.config, name) for name in SETTINGS}
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
     yield tmp_path
-    jax.config.update("jax_enable_compilation_cache", False)
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def files(folder):

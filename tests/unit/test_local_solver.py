@@ -180,7 +180,7 @@ def test_bound_is_met_with_fifty_features(loss, penalty):
 
 
 @pytest.mark.parametrize("penalty", [L1(0.5), ElasticNet(1e-3, 0.5)], ids=str)
-@pytest.mark.parametrize("loss", [Logistic(), HuberisedHinge()], ids=str)
+@pytest.mark.parametrize("loss", [Logistic(), pytest.param(HuberisedHinge(), marks=pytest.mark.slow)], ids=str)
 def test_the_bound_is_honest_about_large_coefficients(loss, penalty):
     """Far out these losses are straight, so the gradient is known to 1e-12 although f itself is only good to 1e-10.
 
