@@ -4,11 +4,12 @@ import functools
 import hashlib
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import coterie
 
-_NUMERICS = ("numpy", "scipy", "jax")
+_NUMERICS = ("numpy", "scipy", "jax", "numba")
 
 
 @functools.cache
@@ -26,7 +27,7 @@ def package_digest() -> str:
 
 @functools.cache
 def software() -> dict[str, str]:
-    versions = {name: metadata.version(name) for name in _NUMERICS}
+    versions = {name: metadata.version(name) for name in _NUMERICS if find_spec(name) is not None}
     return {
         "coterie": coterie.__version__,
         "package_digest": package_digest(),
