@@ -94,7 +94,7 @@ def round_seconds(n_parties: int, n_records: int, degree: int = DEGREE) -> float
     return laps.fastest
 
 
-def exchange_seconds(n_parties: int, degree: int, n_rounds: int = 4, repeats: int = 8) -> float:
+def exchange_seconds(n_parties: int, degree: int, n_rounds: int = 20, repeats: int = 4) -> float:
     """Of one round in which every party broadcasts the midpoint it hears instead of a minimiser."""
     plan = make_plan(facts_of(n_parties, 2), 1, degree)
     algorithm, topology = plan.algorithm, plan.topology
