@@ -9,6 +9,7 @@ from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import argmins
 from coterie.engines.in_process import run, run_many
+from coterie.errors import LocalSolveError
 from coterie.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
@@ -140,6 +141,21 @@ def test_what_misses_its_tolerance_is_minimised_again(kind, by_machine_code, mon
     transcript = run(plan, federation, noise=Seeded(5), repeats=2)
     assert spoiled
     np.testing.assert_allclose(transcript.releases, right.releases, rtol=1e-8, atol=1e-9)
+
+
+def test_what_misses_its_tolerance_twice_is_not_released(by_machine_code, monkeypatch):
+    federation = FEDERATIONS["sparse"]
+    by_machine_code()
+    minimise = argmins.Parties.minimise
+
+    def missed(self, pulls):
+        f, norms = minimise(self, pulls)
+        norms[0, 1] = 2 * np.asarray(pulls.tolerance)[0, 1]
+        return f, norms
+
+    monkeypatch.setattr(argmins.Parties, "minimise", missed)
+    with pytest.raises(LocalSolveError, match="party '1' could not compute its step of round 0"):
+        run(plan_of(ALGORITHMS["penalty"], federation), federation, noise=Seeded(5))
 
 
 def test_only_plans_that_fit_are_taken(by_machine_code, monkeypatch):
