@@ -125,12 +125,12 @@ def test_any_source_of_noise_will_do(crowd, monkeypatch):
     assert np.array_equal(run(plan, crowd, noise=Asked(), repeats=REPEATS).releases, seeded)
     fresh = [run(plan, crowd, noise=SystemEntropy(), repeats=REPEATS) for _ in range(2)]
     assert not fresh[0].reproducible
-    assert not np.isclose(fresh[0].releases, fresh[1].releases).any()
+    assert not (fresh[0].releases == fresh[1].releases).any()  # of 53 bits: by chance less than once in 1e9 runs
 
 
 def test_noise_has_the_standard_deviation_of_the_grant(crowd):
     plan = make_plan(crowd, clip=1e-9, noise_multiplier=3.0, rounds=300)
-    released = run(plan, crowd, noise=SystemEntropy(), repeats=REPEATS).releases
+    released = run(plan, crowd, noise=Seeded(7), repeats=REPEATS).releases
     assert np.std(released) == pytest.approx(float(plan.grant_table().noise_std[0]), rel=0.05)
 
 
