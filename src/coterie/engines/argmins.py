@@ -11,14 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from coterie import native
 from coterie.algorithms.consensus import GraphADMM
 from coterie.engines.inputs import RoundInputs
-from coterie.engines.numbers import with_numbers
-from coterie.engines.rounds import Program
+from coterie.engines.rounds import Program, Rounds, at_round
 from coterie.impairments import Impairments
 from coterie.native.cores import n_cores
 from coterie.plan import Plan
@@ -174,9 +172,9 @@ def _again(problem: Problem) -> Callable[..., Any]:
 class Steps:
     """What `Rounds` computes of everybody's step, in two compiled parts with the minimisations in between."""
 
-    def __init__(self, program: Program, problem: Problem) -> None:
-        self.program, self.problem = program, problem
-        self.by_repeat = 0 if program.plans > 1 else None  # repeats of several plans have several grants
+    def __init__(self, rounds: Rounds) -> None:
+        self.rounds = rounds
+        self.by_repeat = 0 if rounds.joined else None  # repeats of several plans have several grants
         self.compiled = jax.jit(self.ask), jax.jit(self.answer)
 
     def __call__(self, parties: Parties, scales: Any, inbox: Any, noise: Any) -> jax.Array:
@@ -187,18 +185,15 @@ class Steps:
     def ask(self, scales: Any, inbox: Any, noise: Any) -> Pull:
         def one(scales, inbox, noise):
             linear, target = inbox
-            return asked(self._grant(scales), self.problem, noise, linear=linear, target=target)[1]
+            return asked(self.rounds.grant(scales), self.rounds.problem, noise, linear=linear, target=target)
 
         return jax.vmap(jax.vmap(one), (self.by_repeat, 0, 0))(scales, inbox, noise)
 
     def answer(self, scales: Any, noise: Any, f: Any, norms: Any) -> jax.Array:
         def one(scales, noise, f, norm):
-            return answered(self._grant(scales), noise, f, norm)
+            return answered(self.rounds.grant(scales), noise, f, norm)
 
         return jax.vmap(jax.vmap(one), (self.by_repeat, 0, 0, 0))(scales, noise, f, norms).value
-
-    def _grant(self, scales: Any) -> Any:
-        return jax.tree.unflatten(self.program.grant, jax.tree.leaves(scales))
 
 
 @functools.lru_cache(maxsize=32)
@@ -207,41 +202,27 @@ def compiled(program: Program) -> Callable[..., Any]:
     return _Rounds(program).advance
 
 
-class _Rounds:
+class _Rounds(Rounds):
     def __init__(self, program: Program) -> None:
-        self.program, self.joined = program, program.plans > 1
-        self.steps = Steps(program, program.problem.share(len(program.sizes)))
+        super().__init__(program)
+        self.steps = Steps(self)
         self.before, self.after = jax.jit(self._before), jax.jit(self._after)
 
-    def advance(self, state: Any, parties: Parties, table: Any, start: float, count: int, inputs: RoundInputs) -> Any:
+    def advance(self, state: Any, records: Parties, table: Any, start: float, count: int, inputs: RoundInputs) -> Any:
         public, *rest = state
-        program, inputs = self.program, jax.device_put(inputs)
-        out = np.zeros((program.repeats, program.block, program.release_width, program.d))
+        inputs = jax.device_put(inputs)
+        out = np.zeros((self.repeats, self.program.block, self.program.release_width, self.d))
         for k in range(count):
-            minimisers = parties.minimise(self.before(public, table, start + k, inputs, k))
+            minimisers = records.minimise(self.before(public, table, start + k, inputs, k))
             public, out[:, k] = self.after(public, table, start + k, inputs, k, *minimisers)
         return (public, *rest), out
 
     def _before(self, public: Any, table: Any, t: Any, inputs: RoundInputs, k: Any) -> Pull:
-        algorithm, topology, now = self.program.algorithm, self.program.topology, _at(inputs, k)
-        inbox = jax.vmap(lambda public: algorithm.inbox(t, public, topology))(public)
-        return self.steps.ask(self._scales(table, now), inbox, unit_noise(*now.noise))
+        now = at_round(inputs, k)
+        inbox = jax.vmap(lambda public: self.algorithm.inbox(t, public, self.topology))(public)
+        return self.steps.ask(self.scales(table, now), inbox, unit_noise(*now.noise))
 
     def _after(self, public: Any, table: Any, t: Any, inputs: RoundInputs, k: Any, f: Any, norms: Any) -> Any:
-        now = _at(inputs, k)
-        released = self.steps.answer(self._scales(table, now), unit_noise(*now.noise), f, norms)
-
-        def combined(numbers, public, received):
-            return with_numbers(self.program.algorithm, numbers).combine(t, public, received, self.program.topology)
-
-        return jax.vmap(combined, (0 if self.joined else None, 0, 0))(now.numbers, public, released), released
-
-    def _scales(self, table: Any, now: RoundInputs) -> Any:
-        scales = jax.tree.map(lambda column: column[now.grant], table)
-        if self.joined:
-            scales = jax.tree.map(lambda a: jnp.repeat(a, self.program.repeats // len(a), axis=0), scales)
-        return scales
-
-
-def _at(inputs: RoundInputs, k: Any) -> RoundInputs:
-    return jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
+        now = at_round(inputs, k)
+        released = self.steps.answer(self.scales(table, now), unit_noise(*now.noise), f, norms)
+        return self.combined(t, public, released, now, self.topology), released

@@ -154,8 +154,9 @@ class _Rank:
             block=1,
             remembers=False,
         )
-        self.native_step = argmins.Steps(program, plan.problem.share(n_parties))
-        self.step = jax.jit(_OwnSteps(program, n_parties)._everybody)  # pyright: ignore[reportPrivateUsage]
+        own_steps = _OwnSteps(program, n_parties)
+        self.native_step = argmins.Steps(own_steps)
+        self.step = jax.jit(own_steps._everybody)  # pyright: ignore[reportPrivateUsage]
 
     def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
         n_rounds = self.plan.n_rounds

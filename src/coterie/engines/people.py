@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.algorithms import BroadcastNoisedADMM
 from coterie.engines.inputs import RoundInputs
-from coterie.engines.rounds import Program
+from coterie.engines.rounds import Program, at_round
 from coterie.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.people_step import People, PeopleStates, Solver, advance_people, in_few_steps, with_search
@@ -76,7 +76,7 @@ def _advance(program: Program, solve: Solver, state, people: People, table, star
 
     def one_round(k, carry):
         state, out = carry
-        now = jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
+        now = at_round(inputs, k)
         scales = jax.tree.map(lambda column: column[now.grant[0]], table)
         grant = jax.tree.unflatten(program.grant, jax.tree.leaves(scales))
         each = functools.partial(_round, program, problem, people, grant, start + k, solve)

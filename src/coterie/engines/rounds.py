@@ -96,14 +96,24 @@ class Rounds:
 
         def one_round(k, carry):
             state, out = carry
-            now = jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
-            scales = jax.tree.map(lambda column: column[now.grant], table)
-            if self.joined:
-                scales = jax.tree.map(lambda a: jnp.repeat(a, self.repeats // len(a), axis=0), scales)
-            state, released = self._round(state, records, scales, start + k, now)
+            now = at_round(inputs, k)
+            state, released = self._round(state, records, self.scales(table, now), start + k, now)
             return state, out.at[:, k].set(released)
 
         return jax.lax.fori_loop(0, count, one_round, (state, out))
+
+    def scales(self, table, now: RoundInputs):
+        """Of everybody's grants in this round; of several plans, by repeat."""
+        scales = jax.tree.map(lambda column: column[now.grant], table)
+        if self.joined:
+            scales = jax.tree.map(lambda a: jnp.repeat(a, self.repeats // len(a), axis=0), scales)
+        return scales
+
+    def combined(self, t, public, received, now: RoundInputs, topology):
+        def one(numbers, public, received):
+            return with_numbers(self.algorithm, numbers).combine(t, public, received, topology)
+
+        return jax.vmap(one, (0 if self.joined else None, 0, 0))(now.numbers, public, received)
 
     def _round(self, state, records, scales, t, now: RoundInputs):
         algorithm = self.algorithm
@@ -137,10 +147,7 @@ class Rounds:
                 received = last = jnp.where(now.delivery.speaks[:, None], received, last)
             released = received
 
-        def combined(numbers, public, received):
-            return with_numbers(algorithm, numbers).combine(t, public, received, topology)
-
-        public = jax.vmap(combined, (0 if self.joined else None, 0, 0))(now.numbers, public, received)
+        public = self.combined(t, public, received, now, topology)
         return (public, private, last), released
 
     def _everybody(self, records, scales, private, inbox, noise, with_data=None):
@@ -184,13 +191,13 @@ class Rounds:
     def _local(self, scales, records, private, inbox, noise, with_data=None):
         if with_data is not None:  # records without weight say nothing
             records = records._replace(weight=records.weight * with_data)
-        return self.algorithm.local(self._grant(scales), self.problem, records, private, inbox, noise)
+        return self.algorithm.local(self.grant(scales), self.problem, records, private, inbox, noise)
 
     def _aggregate(self, parts, noise, scales):
         channel: Any = self.algorithm.channel
-        return channel.aggregate(parts, self._grant(scales), noise)
+        return channel.aggregate(parts, self.grant(scales), noise)
 
-    def _grant(self, scales):
+    def grant(self, scales):
         return jax.tree.unflatten(self.program.grant, jax.tree.leaves(scales))
 
     def _bucket(self, parties: np.ndarray, records, scales, private, inbox, noise, with_data):
@@ -228,6 +235,10 @@ class Rounds:
         if jax.default_backend() == "gpu":  # which idles while it works for one party
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)
         return 1  # matrix products of several parties at once are slower than one after another
+
+
+def at_round(inputs: RoundInputs, k: Any) -> RoundInputs:
+    return jax.tree.map(lambda a: a[k % a.shape[0]], inputs)
 
 
 def _where(works, new, old):

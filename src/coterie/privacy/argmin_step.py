@@ -13,12 +13,11 @@ from coterie.problems.problem import Problem
 from coterie.problems.shared import Pull
 
 
-def asked(
-    grant: ArgminGrant, problem: Problem, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
-) -> tuple[Problem, Pull]:
-    """What is to be minimised: the problem over the party's records, and what is added to it."""
+def asked(grant: ArgminGrant, problem: Problem, noise: UnitNoise, *, linear: jax.Array, target: jax.Array) -> Pull:
+    """What is to be minimised together with the problem, if it is the one that was priced, over the party's records."""
+    grant.priced(problem)
     release_noise, _ = noise.value
-    return grant.priced(problem), grant._pull(as_issued(release_noise, "noise"), linear=linear, target=target)
+    return grant._pull(as_issued(release_noise, "noise"), linear=linear, target=target)
 
 
 def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Array) -> Release:
