@@ -1,7 +1,7 @@
 """Rounds in which every party minimises a noised logistic objective, with minimisations in machine code (`native`).
 
-What is released is what `rounds` releases, up to the plan's tolerance. Grants are asked what to minimise, and noise the
-minimisers, by the same functions; a minimisation that misses its tolerance is done again by `problems.local`.
+What is released is what `rounds` releases, up to the plan's tolerance. A minimisation that misses its tolerance is done
+again by `problems.local`.
 """
 
 import functools
@@ -14,15 +14,12 @@ import jax
 import numpy as np
 
 from coterie import native
-from coterie.algorithms.consensus import GraphADMM
+from coterie.engines.argmin_rounds import ArgminRounds, come_apart
 from coterie.engines.inputs import RoundInputs
-from coterie.engines.rounds import Program, Rounds, at_round
+from coterie.engines.rounds import Program
 from coterie.impairments import Impairments
 from coterie.native.cores import n_cores
 from coterie.plan import Plan
-from coterie.privacy.argmin_step import answered, asked
-from coterie.privacy.grants import ArgminGrant
-from coterie.privacy.release import unit_noise
 from coterie.privacy.seeded_streams import load_machine_code
 from coterie.problems.local import Records, minimise_alone
 from coterie.problems.losses import Logistic
@@ -40,11 +37,8 @@ def fits(plan: Plan, impairments: Impairments | None, repeats: int) -> bool:
     work = plan.n_rounds * repeats * sum(plan.facts.sizes) * plan.facts.n_features
     return (
         native.available()
-        and type(plan.algorithm).local is GraphADMM.local
-        and isinstance(plan.issued[0][0], ArgminGrant)
+        and come_apart(plan, impairments)
         and type(plan.problem.loss) is Logistic
-        and plan.problem.penalty.smooth
-        and impairments is None
         and work >= ENOUGH_WORK
         and jax.default_backend() == "cpu"
     )
@@ -169,60 +163,23 @@ def _again(problem: Problem) -> Callable[..., Any]:
     return jax.jit(functools.partial(minimise_alone, problem.loss, problem.penalty))
 
 
-class Steps:
-    """What `Rounds` computes of everybody's step, in two compiled parts with the minimisations in between."""
-
-    def __init__(self, rounds: Rounds) -> None:
-        self.rounds = rounds
-        self.by_repeat = 0 if rounds.joined else None  # repeats of several plans have several grants
-        self.compiled = jax.jit(self.ask), jax.jit(self.answer)
-
-    def __call__(self, parties: Parties, scales: Any, inbox: Any, noise: Any) -> jax.Array:
-        """What everybody releases, (repeat, party, d)."""
-        ask, answer = self.compiled
-        return answer(scales, noise, *parties.minimise(ask(scales, inbox, noise)))
-
-    def ask(self, scales: Any, inbox: Any, noise: Any) -> Pull:
-        def one(scales, inbox, noise):
-            linear, target = inbox
-            return asked(self.rounds.grant(scales), self.rounds.problem, noise, linear=linear, target=target)
-
-        return jax.vmap(jax.vmap(one), (self.by_repeat, 0, 0))(scales, inbox, noise)
-
-    def answer(self, scales: Any, noise: Any, f: Any, norms: Any) -> jax.Array:
-        def one(scales, noise, f, norm):
-            return answered(self.rounds.grant(scales), noise, f, norm)
-
-        return jax.vmap(jax.vmap(one), (self.by_repeat, 0, 0, 0))(scales, noise, f, norms).value
-
-
 @functools.lru_cache(maxsize=32)
 def compiled(program: Program) -> Callable[..., Any]:
     """As `rounds.compiled`, with `Parties` for records."""
     return _Rounds(program).advance
 
 
-class _Rounds(Rounds):
+class _Rounds(ArgminRounds):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.steps = Steps(self)
-        self.before, self.after = jax.jit(self._before), jax.jit(self._after)
+        self.compiled = jax.jit(self.before), jax.jit(self.after)
 
     def advance(self, state: Any, records: Parties, table: Any, start: float, count: int, inputs: RoundInputs) -> Any:
+        before, after = self.compiled
         public, *rest = state
         inputs = jax.device_put(inputs)
         out = np.zeros((self.repeats, self.program.block, self.program.release_width, self.d))
         for k in range(count):
-            minimisers = records.minimise(self.before(public, table, start + k, inputs, k))
-            public, out[:, k] = self.after(public, table, start + k, inputs, k, *minimisers)
+            minimisers = records.minimise(before(public, table, start + k, inputs, k))
+            public, out[:, k] = after(public, table, start + k, inputs, k, *minimisers)
         return (public, *rest), out
-
-    def _before(self, public: Any, table: Any, t: Any, inputs: RoundInputs, k: Any) -> Pull:
-        now = at_round(inputs, k)
-        inbox = jax.vmap(lambda public: self.algorithm.inbox(t, public, self.topology))(public)
-        return self.steps.ask(self.scales(table, now), inbox, unit_noise(*now.noise))
-
-    def _after(self, public: Any, table: Any, t: Any, inputs: RoundInputs, k: Any, f: Any, norms: Any) -> Any:
-        now = at_round(inputs, k)
-        released = self.steps.answer(self.scales(table, now), unit_noise(*now.noise), f, norms)
-        return self.combined(t, public, released, now, self.topology), released

@@ -1,22 +1,23 @@
 """Run a whole plan in one process, a block of rounds at a time on the device."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from coterie.data.federation import Federation
-from coterie.engines import argmins, people, people_at_work
+from coterie.engines import argmins, at_once, people, people_at_work
 from coterie.engines.buckets import make_buckets
 from coterie.engines.compile_cache import kept_compilations
-from coterie.engines.inputs import Inputs
+from coterie.engines.inputs import Drawn
 from coterie.engines.rounds import Program, compiled
 from coterie.engines.shares import in_shares, share_of
 from coterie.engines.threads import one_lapack_thread
-from coterie.errors import InputError, LocalSolveError
+from coterie.engines.tracks import Track
+from coterie.errors import InputError
 from coterie.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, SystemEntropy
@@ -41,7 +42,7 @@ def run(
     _check(plan, federation, repeats)
     if impairments is not None and not plan.algorithm.bears_impairments:
         raise InputError(f"impairments: got {impairments}; {type(plan.algorithm).__name__} needs every message")
-    return _execute([plan], federation, noise, repeats, impairments, progress)[0]
+    return _execute([[plan]], federation, noise, repeats, impairments, progress)[0][0]
 
 
 def run_many(
@@ -56,22 +57,38 @@ def run_many(
     steps alone are executed side by side, and their minimisations solved together."""
     for plan in plans:
         _check(plan, federation, repeats)
-    together: dict[Any, list[int]] = {}
-    for place, plan in enumerate(plans):
-        key = (Program.of(plan, repeats, 1, False), plan.n_rounds) if _can_join(plan, repeats) else place
-        together.setdefault(key, []).append(place)
     total, before, done = sum(plan.n_rounds for plan in plans), 0, {}
-    for places in together.values():
-        rounds = sum(plans[place].n_rounds for place in places)
+    for places in _together(plans, repeats):
+        rounds = sum(plans[place].n_rounds for group in places for place in group)
 
         def tell(now: int, of: int, before: int = before, rounds: int = rounds) -> None:
             if progress is not None:
                 progress(before + now * rounds // max(of, 1), total)
 
-        group = [plans[place] for place in places]
-        done.update(zip(places, _execute(group, federation, noise, repeats, None, tell), strict=True))
+        groups = [[plans[place] for place in group] for group in places]
+        for group, found in zip(places, _execute(groups, federation, noise, repeats, None, tell), strict=True):
+            done.update(zip(group, found, strict=True))
         before += rounds
     return [done[place] for place in range(len(plans))]
+
+
+def _together(plans: Sequence[Plan], repeats: int) -> list[list[list[int]]]:
+    """Places of plans that are executed together; in groups of those that differ in grants and numbers alone."""
+    groups: dict[Any, list[int]] = {}
+    for place, plan in enumerate(plans):
+        key = (Program.of(plan, repeats, 1, False), plan.n_rounds) if _can_join(plan, repeats) else place
+        groups.setdefault(key, []).append(place)
+    together: list[list[list[int]]] = []
+    for group in groups.values():
+        last = together[-1] if together else []
+        first_plans = [plans[some[0]] for some in (*last, group)]
+        n_problems = repeats * sum(map(len, (*last, group)))
+        alike = len({plan.problem for plan in first_plans}) == 1
+        if last and alike and all(at_once.fits(plan, None, n_problems) for plan in first_plans):
+            last.append(group)
+        else:
+            together.append([group])
+    return together
 
 
 def _can_join(plan: Plan, repeats: int) -> bool:
@@ -87,116 +104,123 @@ def _check(plan: Plan, federation: Federation, repeats: int) -> None:
 
 
 def _execute(
-    plans: Sequence[Plan],
+    groups: Sequence[Sequence[Plan]],
     federation: Federation,
     noise: NoiseSource | None,
     repeats: int,
     impairments: Impairments | None,
     progress: Progress | None,
-) -> list[Transcript]:
-    for plan in plans:
-        plan.check_flow()
+) -> list[list[Transcript]]:
+    for group in groups:
+        for plan in group:
+            plan.check_flow()
     source = SystemEntropy() if noise is None else noise
     with jax.enable_x64(True), kept_compilations(), one_lapack_thread():
-        return _Run(plans, federation, source, repeats, impairments).go(progress)
+        return _Run(groups, federation, source, repeats, impairments).go(progress)
 
 
 class _Run:
     def __init__(
         self,
-        plans: Sequence[Plan],
+        groups: Sequence[Sequence[Plan]],
         federation: Federation,
         source: NoiseSource,
         repeats: int,
         impairments: Impairments | None,
     ) -> None:
-        self.plans, self.plan, plan = plans, plans[0], plans[0]  # they differ in grants and numbers alone
-        self.source, self.repeats, self.impairments = source, repeats * len(plans), impairments
-        self.n_parties, self.d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
-        self.block = max(1, -(-plan.n_rounds // BLOCKS))
-        self.at_work = len(plans) == 1 and people_at_work.fits(plan, impairments, repeats)
-        if self.at_work:
-            self.block = people_at_work.block_length(plan, repeats, BLOCKS)
-        self.inputs: Any = None if self.at_work else Inputs(plans, source, repeats, impairments, self.block)
-        self.people = people.fits(plan, impairments)
-        self.native: argmins.Parties | None = None
-        self.records: Any = ()
-        if argmins.fits(plan, impairments, self.repeats):
-            self.native = argmins.parties(plan.problem, federation.shards, self.n_parties, self.repeats)
-        if self.native is None:
-            buckets = make_buckets(plan.problem, federation.shards)
-            self.records = people.rows(buckets[0]) if self.people else buckets
-        # what counts for a party that is silent: its last release, or what it last put into a sum
-        some_work = not self.at_work and self.inputs.works is not None
-        self.remembers = impairments is not None or (some_work and plan.algorithm.absent_stays)
+        self.n_rounds = max(group[0].n_rounds for group in groups)
+        block = max(1, -(-self.n_rounds // BLOCKS))
+        plan, n_problems = groups[0][0], repeats * sum(map(len, groups))
+        at_work = n_problems == repeats and people_at_work.fits(plan, impairments, repeats)
+        if at_work:
+            block = people_at_work.block_length(plan, repeats, BLOCKS)
+        self.tracks = [Track(group, source, repeats, impairments, block) for group in groups]
+        self.ends = sorted({*range(block, self.n_rounds, block), *(track.n_rounds for track in self.tracks)})
+        self.draws = not at_work  # which draws for itself
+        if at_work:
+            self.advance = _at_work(self.tracks[0], federation)
+        elif at_once.fits(plan, impairments, n_problems):
+            self.advance = _at_once(self.tracks, federation, n_problems)
+        else:
+            self.advance = _one_by_one(self.tracks[0], federation)
 
-    def go(self, progress: Progress | None) -> list[Transcript]:
-        n_rounds = self.plan.n_rounds
-        state, advance = self._begin_at_work() if self.at_work else self._begin()
-        done: list[np.ndarray] = []
-        starts = range(0, n_rounds, self.block)
+    def go(self, progress: Progress | None) -> list[list[Transcript]]:
+        blocks = list(itertools.pairwise([0, *self.ends]))
         try:
             with ThreadPoolExecutor(1) as drawing:  # the next rounds' noise, while the device works
-                coming = drawing.submit(self._inputs, 0)
-                for start in starts:
+                coming = drawing.submit(self._inputs, *blocks[0])
+                for place, (start, end) in enumerate(blocks):
                     if progress is not None:
-                        progress(start, n_rounds)
-                    count, inputs = min(self.block, n_rounds - start), coming.result()
-                    if start != starts[-1]:
-                        coming = drawing.submit(self._inputs, start + self.block)
-                    state, released = advance(state, start, count, inputs)
-                    done.append(self._checked(np.asarray(released)[:, :count], start))
+                        progress(start, self.n_rounds)
+                    inputs = coming.result()
+                    if end < self.n_rounds:
+                        coming = drawing.submit(self._inputs, *blocks[place + 1])
+                    active = self._active(start)
+                    for track, released in zip(active, self.advance(active, start, end - start, inputs), strict=True):
+                        track.keep(np.asarray(released)[:, : end - start], start)
         except KeyboardInterrupt:
-            raise Interrupted(self._transcripts(done)[0]) from None
+            raise Interrupted(self.tracks[0].transcripts()[0]) from None
         if progress is not None:
-            progress(n_rounds, n_rounds)
-        return self._transcripts(done)
+            progress(self.n_rounds, self.n_rounds)
+        return [track.transcripts() for track in self.tracks]
 
-    def _begin(self) -> tuple[Any, Callable[..., Any]]:
-        """The first state, and the program that advances it."""
-        plan = self.plan
-        records, table = jax.device_put((self.records, self.inputs.table))
-        silence = jnp.zeros((self.n_parties, self.d)) if self.remembers else ()
-        public, private = plan.algorithm.init(plan.topology, self.d)
-        share = share_of(self.repeats, self.n_parties, self.d) if self.inputs.who is not None else self.repeats
-        program, compile_rounds = Program.of(plan, share, self.block, self.remembers, len(self.plans)), compiled
-        if self.people:
-            private, compile_rounds = people.first_states(self.n_parties, self.d), people.compiled
-        elif self.native is not None:
-            records, compile_rounds = self.native, argmins.compiled
-        state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), (public, private, silence))
-        advance = compile_rounds(program)
-        if share < self.repeats:
-            advance = in_shares(advance, self.repeats, share)
-        return state, lambda state, start, *rest: advance(state, records, table, float(start), *rest)
+    def _active(self, start: int) -> list[Track]:
+        return [track for track in self.tracks if track.n_rounds > start]
 
-    def _begin_at_work(self) -> tuple[Any, Callable[..., Any]]:
-        runs = people_at_work.Runs(self.plan, self.records[0], self.source, self.repeats)
-        return None, lambda state, start, count, inputs: (None, runs.advance(start, count))
+    def _inputs(self, start: int, end: int) -> list[Any]:
+        if not self.draws:
+            return []
+        drawn: Drawn = {}
+        return [track.inputs.block(start, end - start, drawn) for track in self._active(start)]
 
-    def _inputs(self, start: int) -> Any:
-        if self.at_work:  # which draws for itself
-            return None
-        return self.inputs.block(start, min(self.block, self.plan.n_rounds - start))
 
-    def _transcripts(self, done: list[np.ndarray]) -> list[Transcript]:
-        empty = np.zeros((self.repeats, 0, self.plan.release_width, self.d))
-        alone = self.at_work and len(done) == 1  # nothing to join, and an array of our own
-        whole = done[0] if alone else np.concatenate([empty, *done], axis=1)
-        by_plan = np.split(whole, len(self.plans))
-        return [
-            Transcript(plan, releases, self.source.reproducible, self.impairments)
-            for plan, releases in zip(self.plans, by_plan, strict=True)
-        ]
+Advance = Callable[[Sequence[Track], int, int, Sequence[Any]], Sequence[Any]]  # tracks, start, count, inputs
 
-    def _checked(self, released: np.ndarray, start: int) -> np.ndarray:
-        finite = np.isfinite(released)
-        if not finite.all():
-            _, t, place, _ = np.argwhere(~finite)[0]
-            one_by_one = released.shape[2] == self.n_parties and not self.plan.algorithm.channel.aggregates
-            who = f"party {self.plan.facts.parties[place]!r}" if one_by_one else "a party"
-            raise LocalSolveError(
-                f"{who} could not compute its step of round {start + t} to the plan's tolerance; "
-                "nothing of that round was released, and the whole budget of the plan counts as spent"
-            )
+
+def _at_work(track: Track, federation: Federation) -> Advance:
+    records = make_buckets(track.plan.problem, federation.shards)[0]
+    runs = people_at_work.Runs(track.plan, records, track.source, track.repeats)
+    return lambda tracks, start, count, inputs: [runs.advance(start, count)]
+
+
+def _at_once(tracks: Sequence[Track], federation: Federation, n_problems: int) -> Advance:
+    parties = at_once.Parties(tracks[0].plan.problem, federation.shards, n_problems)
+    tables = {track: jax.device_put(track.inputs.table) for track in tracks}
+    for track in tracks:
+        track.start()
+
+    def advance(tracks: Sequence[Track], start: int, count: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        compiled_rounds = at_once.compiled(tuple(track.program(track.repeats) for track in tracks))
+        states, own = [track.state for track in tracks], [tables[track] for track in tracks]
+        states, released = compiled_rounds(states, parties, own, float(start), count, list(inputs))
+        for track, state in zip(tracks, states, strict=True):
+            track.state = state
         return released
+
+    return advance
+
+
+def _one_by_one(track: Track, federation: Federation) -> Advance:
+    plan, n_parties = track.plan, track.n_parties
+    private = native = None
+    if argmins.fits(plan, track.impairments, track.repeats):
+        native = argmins.parties(plan.problem, federation.shards, n_parties, track.repeats)
+    share = track.repeats if track.inputs.who is None else share_of(track.repeats, n_parties, track.d)
+    program = track.program(share)
+    if native is not None:
+        records, advance = native, argmins.compiled(program)
+    elif people.fits(plan, track.impairments):
+        records = jax.device_put(people.rows(make_buckets(plan.problem, federation.shards)[0]))
+        private, advance = people.first_states(n_parties, track.d), people.compiled(program)
+    else:
+        records, advance = jax.device_put(make_buckets(plan.problem, federation.shards)), compiled(program)
+    if share < track.repeats:
+        advance = in_shares(advance, track.repeats, share)
+    table = jax.device_put(track.inputs.table)
+    track.start(private)
+
+    def advance_track(tracks: Sequence[Track], start: int, count: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        track.state, released = advance(track.state, records, table, float(start), count, *inputs)
+        return [released]
+
+    return advance_track

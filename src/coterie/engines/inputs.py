@@ -9,8 +9,10 @@ import numpy as np
 from coterie.engines.numbers import numbers_of
 from coterie.impairments import Impairments
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, draw_many
+from coterie.privacy.noise import NoiseSource, Purpose, draw_many
 from coterie.selection import Walk, participants
+
+Drawn = dict[Any, Any]  # noise of one block, for those who would draw the same
 
 MOST_SHARE = 0.5  # of the parties at work, up to which it pays to pick them out
 
@@ -69,7 +71,7 @@ class Inputs:
         found = np.stack([np.concatenate([who, nobody], axis=1)[:, :width] for who in found], axis=1)
         return np.broadcast_to(found, (n_rounds, repeats, width)), None, None
 
-    def block(self, start: int, count: int) -> RoundInputs:
+    def block(self, start: int, count: int, drawn: Drawn) -> RoundInputs:
         """Of `count` rounds, in arrays of one fixed length so that nothing is compiled twice."""
 
         def piece(array: np.ndarray | None) -> np.ndarray | None:
@@ -83,32 +85,42 @@ class Inputs:
             who=who,
             works=piece(self.works),
             with_data=piece(self.with_data),
-            noise=self._noise(start, count, who),
+            noise=self._noise(start, count, who, drawn),
             numbers=self.numbers,
         )
 
-    def _noise(self, start: int, count: int, who: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _noise(self, start: int, count: int, who: np.ndarray | None, drawn: Drawn) -> tuple[np.ndarray, np.ndarray]:
         plan = self.plan
         if plan.algorithm.channel.aggregates:
             who = None  # the noise is the sum's
+        everybody = who is None
         n_rows = plan.algorithm.channel.noise_rows(plan.facts.n_parties) if who is None else who.shape[2]
         law, purposes = plan.algorithm.mechanism.law, type(plan.issued[0][0]).purposes
         who = np.broadcast_to(np.arange(n_rows), (count, self.repeats, n_rows)) if who is None else who[:count]
         somebody = np.nonzero(who < plan.facts.n_parties)
         k, repeat, _ = somebody
         keys = np.column_stack([repeat, who[somebody], start + k])
-        drawn = []
-        for purpose in ("release", "output"):
+
+        def draw(purpose: Purpose) -> np.ndarray:
             if law is None or purpose not in purposes:
-                drawn.append(np.zeros((self.length, self.repeats, n_rows, 1)))  # broadcasts against anything
-                continue
+                return np.zeros((self.length, self.repeats, n_rows, 1))  # broadcasts against anything
             noise = np.zeros((self.length, self.repeats, n_rows, self.d))
             if len(keys):
                 noise[somebody] = draw_many(self.source, law, self.d, keys, purpose)
-            drawn.append(noise)
+            return noise
+
+        def draw_once(purpose: Purpose) -> np.ndarray:
+            if not (everybody and self.source.reproducible):  # only from a seed do others draw the same
+                return draw(purpose)
+            alike = (law, purpose in purposes, purpose, start, count, n_rows, self.length, self.repeats, self.d)
+            if alike not in drawn:
+                drawn[alike] = draw(purpose)
+            return drawn[alike]
+
+        release, output = draw_once("release"), draw_once("output")
         if self.copies > 1:
-            drawn = [np.tile(noise, (1, self.copies, 1, 1)) for noise in drawn]
-        return drawn[0], drawn[1]
+            release, output = (np.tile(noise, (1, self.copies, 1, 1)) for noise in (release, output))
+        return release, output
 
 
 def _joined_grants(plans: Sequence[Plan]) -> tuple[Any, np.ndarray]:

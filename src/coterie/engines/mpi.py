@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.engines import argmins
+from coterie.engines.argmin_rounds import ArgminRounds
 from coterie.engines.buckets import make_buckets
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.compile_cache import kept_compilations
 from coterie.engines.ranks import Layout, split
-from coterie.engines.rounds import Program, Rounds
+from coterie.engines.rounds import Program
 from coterie.engines.threads import one_lapack_thread
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
 from coterie.plan import Plan
@@ -114,7 +115,7 @@ def _together(comm: Any, step: Callable[[], Any]) -> Any:
     return result
 
 
-class _OwnSteps(Rounds):
+class _OwnSteps(ArgminRounds):
     """The steps of one rank's parties, compiled together."""
 
     def __init__(self, program: Program, n_parties: int) -> None:
@@ -155,7 +156,7 @@ class _Rank:
             remembers=False,
         )
         own_steps = _OwnSteps(program, n_parties)
-        self.native_step = argmins.Steps(own_steps)
+        self.ask, self.answer = jax.jit(own_steps.ask), jax.jit(own_steps.answer)
         self.step = jax.jit(own_steps._everybody)  # pyright: ignore[reportPrivateUsage]
 
     def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
@@ -216,7 +217,7 @@ class _Rank:
     def _own_steps(self, scales: Any, private: Any, inbox: Any, noise: Any) -> tuple[Any, Any]:
         """Own parties' states afterwards, and what they release or contribute."""
         if self.native is not None:  # which fits no algorithm with private states
-            return private, self.native_step(self.native, scales, inbox, noise)
+            return private, self.answer(scales, noise, *self.native.minimise(self.ask(scales, inbox, noise)))
         after, outs = self.step(self.records, scales, private, inbox, noise)
         return after, outs.value
 

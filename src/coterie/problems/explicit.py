@@ -1,0 +1,226 @@
+"""Minimisations over several parties' records at once, with the curvature of every one as a matrix: for a GPU.
+
+Newton's method. A GPU waits whenever it is asked whether to go on, so a step should bring much: it takes the matrix of
+second derivatives of each problem, and solves with it by a few steps of conjugate gradients on small matrices, which
+touch no records. With many problems over the same records that matrix is one product: weighted curvatures, one row a
+problem, times the products of all pairs of a record's entries, which are computed once. Half precision is enough for
+them, since a matrix that is off by a thousandth costs no more than another step.
+
+First in single precision and with the curvature of a quarter of the records; then, from a point where Newton's method
+converges fast, with one matrix over all records for all further steps. Their gradients are in double precision over all
+records, and the last one is what counts.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.problems.local import Records
+from coterie.problems.losses import Loss
+from coterie.problems.penalties import Penalty
+from coterie.problems.shared import Pull
+
+PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
+FEW_PROBLEMS = 8  # features for each problem of a party, from which on pairs do not pay
+MOST_PAIRS = 2**31  # records x pairs of features kept
+MOST_TURNS, MOST_LAST_TURNS = 12, 20  # three and three are usual
+NEAR = 3e-3  # of the first gradient: from there on one matrix is enough
+ROUNDING = 1e-5  # of a gradient in single precision, over its largest term
+STEPS_AT_ONCE, MOST_STEPS = 8, 200  # of conjugate gradients
+SOLVED = 0.03  # what a solution may leave
+
+
+class Stack(NamedTuple):
+    """Parties of similar size; pieces of their records, the last one filled up with rows of weight 0."""
+
+    X: Any  # (party, piece, record, feature)
+    y: Any  # (party, piece, record, 1)
+    weight: Any
+    share: Any  # (party, 1, 1, 1) weight of all pieces over that of the first, whose curvature stands for all
+    half: Any  # in half precision: rows, or products of all pairs of a row's entries; of the first pieces, of the rest
+
+
+def with_pairs(n_records: int, d: int, n_problems: int) -> bool:
+    """Whether pairs are kept, for so many records of all parties and problems of one."""
+    return n_problems * FEW_PROBLEMS >= d and n_records * (d * (d + 1) // 2) <= MOST_PAIRS
+
+
+def stack(records: Records, pairs: bool) -> Stack:
+    """Of records with a leading party axis."""
+    n_parties, n_records, d = records.X.shape
+    fill = -n_records % PIECES
+
+    def in_pieces(column):
+        column = jnp.concatenate([column, jnp.zeros((n_parties, fill, *column.shape[2:]), column.dtype)], axis=1)
+        return jnp.moveaxis(column.reshape(n_parties, -1, PIECES, *column.shape[2:]), 2, 1)
+
+    X, y, weight = (in_pieces(jnp.asarray(column)) for column in records)
+    first, second = np.triu_indices(d)
+
+    def half(X):
+        return (X[..., first] * X[..., second] if pairs else X).astype(jnp.bfloat16)
+
+    weight = weight[..., None]
+    whole, part = (jnp.sum(w, axis=(1, 2, 3), keepdims=True) for w in (weight, weight[:, :THIN]))
+    return Stack(X, y[..., None], weight, _ratio(whole, part), (half(X[:, :THIN]), half(X[:, THIN:])))
+
+
+@jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
+def minimise(loss: Loss, penalty: Penalty, records: Stack, pulls: Pull) -> tuple[jax.Array, jax.Array]:
+    """Minimisers and norms of their gradients, which should be, and need not be, within the tolerances; leaves of
+    `pulls` and of the result have axes (party, problem, ...)."""
+    convexity = penalty.l2 + pulls.curvature[..., None]
+    pull = pulls.linear - pulls.curvature[..., None] * pulls.target
+    objective = _Objective(loss, records, convexity, pull)
+    near = objective.in_single_precision().approach(pulls.target.astype(jnp.float32))
+    return objective.finish(near.astype(pull.dtype), pulls.tolerance)
+
+
+class _Turn(NamedTuple):
+    f: jax.Array
+    step: jax.Array  # that led there
+    bends: jax.Array  # curvatures of the first pieces, in half precision
+    gradient: jax.Array
+    before: jax.Array  # norm of the last gradient that was not larger than the one before it
+    turns: jax.Array
+
+
+class _Objective:
+    """sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + pull . f"""
+
+    def __init__(self, loss: Loss, records: Stack, convexity: jax.Array, pull: jax.Array) -> None:
+        self.loss, self.records, self.convexity, self.pull = loss, records, convexity, pull
+
+    def in_single_precision(self) -> "_Objective":
+        *wide, half = self.records
+        *wide, convexity, pull = (a.astype(jnp.float32) for a in (*wide, self.convexity, self.pull))
+        return _Objective(self.loss, Stack(*wide, half), convexity, pull)
+
+    def at(self, f: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Scores and gradient."""
+        X, y, weight, *_ = self.records
+        scores = jnp.einsum("pcnd,prd->pcnr", X, f)
+        # piece by piece, or a long sum with a small result would keep a small part of a GPU busy
+        data = jnp.sum(jnp.einsum("pcnr,pcnd->pcrd", weight * self.loss.slope(scores, y), X), axis=1)
+        return scores, data + self.convexity * f + self.pull
+
+    def first_bends(self, scores: jax.Array) -> jax.Array:
+        """Weighted curvatures of the loss in the first pieces, which stand for all."""
+        _, y, weight, share, _ = self.records
+        return (share * weight * self.loss.curvature(scores, y))[:, :THIN].astype(jnp.bfloat16)
+
+    def bends(self, scores: jax.Array) -> jax.Array:
+        """Weighted curvatures of the loss in all pieces."""
+        return (self.records.weight * self.loss.curvature(scores, self.records.y)).astype(jnp.bfloat16)
+
+    def matrix(self, bends: jax.Array) -> jax.Array:
+        """Second derivatives, (party, problem, d, d), in single precision, from curvatures of the first pieces or of
+        all."""
+        thin, rest = self.records.half
+        d = self.pull.shape[-1]
+        data = self._products(bends[:, :THIN], thin)
+        if bends.shape[1] > THIN:
+            data += self._products(bends[:, THIN:], rest)
+        if data.ndim == 3:
+            place = np.zeros((d, d), int)
+            place[np.triu_indices(d)] = np.arange(data.shape[-1])
+            data = data[..., np.maximum(place, place.T)]
+        return data + self.convexity.astype(data.dtype)[..., None] * jnp.eye(d, dtype=data.dtype)[None, None]
+
+    def _products(self, bends: jax.Array, half: jax.Array) -> jax.Array:
+        """sum_n bend_n x_n x_n', of pairs (party, problem, pair), else (party, problem, d, d)."""
+        merged = (half.shape[0], -1)
+        bends, half = bends.reshape(*merged, bends.shape[-1]), half.reshape(*merged, half.shape[-1])
+        if half.shape[-1] == self.pull.shape[-1]:
+            return jnp.einsum("pnrd,pne->prde", bends[..., None] * half[:, :, None], half, preferred_element_type="f4")
+        return jnp.einsum("pnr,pnk->prk", bends, half, preferred_element_type="f4")
+
+    def approach(self, start: jax.Array) -> jax.Array:
+        """From `start` until every gradient is near zero beside the first one. A step that made a gradient larger is
+        halved."""
+
+        def evaluated(f, step, before, turns):
+            scores, gradient = self.at(f)
+            return _Turn(f, step, self.first_bends(scores), gradient, before, turns)
+
+        def going_on(turn: _Turn):
+            return jnp.any(_norm(turn.gradient) > enough) & (turn.turns < MOST_TURNS)
+
+        def move(turn: _Turn):
+            norm = _norm(turn.gradient)
+            rose = norm > turn.before
+            newton = _solve(self.matrix(turn.bends), -turn.gradient)
+            step = jnp.where(rose, turn.step / 2, newton)
+            f = turn.f + jnp.where(rose, -step, step)
+            return evaluated(f, step, jnp.where(rose, turn.before, norm), turn.turns + 1)
+
+        unseen = jnp.full((*start.shape[:2], 1), jnp.inf, start.dtype)
+        first = evaluated(start, jnp.zeros_like(start), unseen, jnp.zeros((), jnp.int32))
+        enough = jnp.maximum(NEAR * _norm(first.gradient), ROUNDING * _norm(self.pull))
+        return jax.lax.while_loop(going_on, move, first).f
+
+    def finish(self, near: jax.Array, tolerance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """From a point where all steps can be made with the matrix there."""
+        scores, gradient = self.at(near)
+        matrix = self.matrix(self.bends(scores))
+
+        def going_on(carry):
+            _, gradient, turns = carry
+            return jnp.any(~(_norm(gradient)[..., 0] <= tolerance)) & (turns < MOST_LAST_TURNS)
+
+        def move(carry):
+            f, gradient, turns = carry
+            size = jnp.maximum(_norm(gradient), 1e-300)  # single precision cannot hold what is left of it
+            step = _solve(matrix, -(gradient / size).astype(jnp.float32))
+            f = f + size * step.astype(f.dtype)
+            return f, self.at(f)[1], turns + 1
+
+        f, gradient, _ = jax.lax.while_loop(going_on, move, (near, gradient, jnp.zeros((), jnp.int32)))
+        return f, _norm(gradient)[..., 0]
+
+
+class _System(NamedTuple):
+    solution: jax.Array
+    left: jax.Array
+    ready: jax.Array  # that, scaled
+    direction: jax.Array
+    fall: jax.Array
+    steps: jax.Array
+
+
+def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """By conjugate gradients, each coordinate scaled by the diagonal."""
+    scale = _ratio(1.0, jnp.diagonal(matrix, axis1=-2, axis2=-1))
+
+    def steps(system: _System) -> _System:
+        solution, left, ready, direction, fall, done = system
+        for _ in range(STEPS_AT_ONCE):
+            ahead = jnp.sum(matrix * direction[..., None, :], axis=-1)
+            length = _ratio(fall, _dot(direction, ahead))
+            solution, left = solution + length * direction, left - length * ahead
+            ready = scale * left
+            last, fall = fall, _dot(left, ready)
+            direction = ready + _ratio(fall, last) * direction
+        return _System(solution, left, ready, direction, fall, done + STEPS_AT_ONCE)
+
+    def going_on(system: _System):
+        return jnp.any(_norm(system.left) > SOLVED * _norm(right)) & (system.steps < MOST_STEPS)
+
+    ready = scale * right
+    start = _System(jnp.zeros_like(right), right, ready, ready, _dot(right, ready), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(going_on, steps, steps(start)).solution
+
+
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sum(a * b, axis=-1, keepdims=True)
+
+
+def _norm(a: jax.Array) -> jax.Array:
+    return jnp.sqrt(_dot(a, a))
+
+
+def _ratio(a: Any, b: jax.Array) -> jax.Array:
+    """a / b, and 0 where b is."""
+    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
