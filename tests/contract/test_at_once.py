@@ -79,10 +79,11 @@ def as_on_a_gpu(monkeypatch):
         compiled = at_once.compiled
 
         def told(programs):
-            advanced.append([program.plans for program in programs])
-            return compiled(programs)
+            advance = compiled(programs)
+            return lambda *a: advanced.append([program.plans for program in programs]) or advance(*a)
 
         monkeypatch.setattr(at_once, "compiled", told)
+        monkeypatch.setattr(at_once, "BLOCK", 3)
         monkeypatch.setattr(at_once, "fits", lambda plan, *_: at_once.come_apart(plan, None))
         return advanced
 
@@ -110,7 +111,7 @@ def test_transcripts_are_those_of_the_general_engine(name, few_problems, federat
     right = run(plan, federation, noise=Seeded(5), repeats=3)
     advanced = as_on_a_gpu()
     transcript = run(plan, federation, noise=Seeded(5), repeats=3)
-    assert advanced == [[1]] * 7
+    assert advanced == [[1]] * 3
     np.testing.assert_allclose(transcript.releases, right.releases, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(transcript.models, right.models, rtol=1e-8, atol=1e-9)
 
@@ -164,7 +165,7 @@ def test_a_block_that_missed_a_tolerance_is_computed_again(federation, as_on_a_g
     monkeypatch.setattr(rounds, "compiled", lambda program: again.append(program.algorithm) or compiled(program))
     as_on_a_gpu()
     found = run_many(plans, federation, noise=Seeded(5))
-    assert [type(algorithm) for algorithm in again] == [RecycledADMM] * 3
+    assert [type(algorithm) for algorithm in again] == [RecycledADMM]
     for transcript, expected in zip(found, right, strict=True):
         np.testing.assert_allclose(transcript.releases, expected.releases, rtol=1e-8, atol=1e-9)
 

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from coterie.algorithms import DualPerturbedADMM, fixed_point_admm
+from coterie.algorithms import DualPerturbedADMM, RecycledADMM, fixed_point_admm
 from coterie.channels import Curator
 from coterie.data import Federation
-from coterie.engines import people
-from coterie.engines.in_process import run
+from coterie.engines import at_once, people
+from coterie.engines.in_process import run, run_many
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
-from coterie.privacy.objective import DualPerturbation
+from coterie.privacy.objective import DualPerturbation, LinearPerturbation
 from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared, shared
 
 pytestmark = pytest.mark.skipif(
@@ -62,6 +62,32 @@ def test_graph_family_with_shared_solves():
     problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=6, adjacency="replace-one")
     assert_same_on_both(plan, data, repeats=3)
+
+
+def test_plans_at_once(monkeypatch):
+    """Several algorithms and levels of noise; against the general program on the same device."""
+    sizes = [700, 720, 1500]
+    data = labelled(sum(sizes), 40, True, parties=np.repeat(np.arange(len(sizes)), sizes))
+    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    algorithms = [
+        DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=epsilon), dual_step=1.0)
+        for epsilon in (4.0, 0.5)
+    ]
+    mechanism = LinearPerturbation(penalty=2.0, noise_rate=0.5)
+    algorithms.append(RecycledADMM(mechanism=mechanism, dual_step=1.0, recycle_weight=0.5))
+    plans = [
+        Plan.make(algorithm, problem, "complete", data.facts, rounds=rounds, adjacency="replace-one")
+        for algorithm, rounds in zip(algorithms, (12, 12, 5), strict=True)
+    ]
+    programs, compiled = [], at_once.compiled
+    monkeypatch.setattr(at_once, "compiled", lambda several: programs.append(len(several)) or compiled(several))
+    found = run_many(plans, data, noise=Seeded(1), repeats=4)
+    assert programs == [2, 1]
+    monkeypatch.setattr(at_once, "fits", lambda *_: False)
+    for transcript, right in zip(found, run_many(plans, data, noise=Seeded(1), repeats=4), strict=True):
+        scale = np.abs(right.releases).max()
+        np.testing.assert_allclose(transcript.releases, right.releases, rtol=0, atol=1e-8 * scale)
+    assert programs == [2, 1]
 
 
 @pytest.mark.parametrize("sizes", [[20] * 6, [8, 9, 30, 31, 70, 200]], ids=["equal", "unequal"])

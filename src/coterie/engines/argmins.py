@@ -177,7 +177,6 @@ class _Rounds(ArgminRounds):
     def advance(self, state: Any, records: Parties, table: Any, start: float, count: int, inputs: RoundInputs) -> Any:
         before, after = self.compiled
         public, *rest = state
-        inputs = jax.device_put(inputs)
         out = np.zeros((self.repeats, self.program.block, self.program.release_width, self.d))
         for k in range(count):
             minimisers = records.minimise(before(public, table, start + k, inputs, k))

@@ -15,6 +15,7 @@ import numpy as np
 from coterie.engines import rounds
 from coterie.engines.argmin_rounds import ArgminRounds, come_apart
 from coterie.engines.buckets import group_by_size, make_buckets
+from coterie.engines.compiling import loops_on_device
 from coterie.engines.rounds import Program
 from coterie.impairments import Impairments
 from coterie.plan import Plan
@@ -22,6 +23,7 @@ from coterie.problems import explicit, shared
 from coterie.problems.problem import Problem
 from coterie.problems.shared import Pull
 
+BLOCK = 10  # rounds at least before anybody is told: what lies between blocks takes as long as a round or two
 MOST_SCORES = 2**28  # records x problems: bounds memory, and so does
 MOST_ROWS = 2**31  # records x features x problems, where no pairs are kept
 
@@ -58,15 +60,14 @@ _stack = jax.jit(explicit.stack, static_argnums=1)
 def compiled(programs: tuple[Program, ...]) -> Callable[..., Any]:
     """As `rounds.compiled` of one program, with a list for each of states, tables and inputs, and `Parties` for
     records."""
-    together = jax.jit(_Together(programs).advance)
+    together = jax.jit(_Together(programs).advance, compiler_options=loops_on_device())
 
     def advance(states: list[Any], parties: Parties, tables: list[Any], start: float, count: int, inputs: list[Any]):
-        after, released = together(states, parties.stacks, tables, start, count, inputs)
-        for place, program in enumerate(programs):
-            if not bool(jnp.all(jnp.isfinite(released[place]))):
-                one_by_one = rounds.compiled(program)
-                again = one_by_one(states[place], parties.buckets, tables[place], start, count, inputs[place])
-                after[place], released[place] = again
+        after, released, met = together(states, parties.stacks, tables, start, count, inputs)
+        for place in np.flatnonzero(~np.asarray(met)):
+            one_by_one = rounds.compiled(programs[place])
+            again = one_by_one(states[place], parties.buckets, tables[place], start, count, inputs[place])
+            after[place], released[place] = again
         return after, released
 
     return advance
@@ -79,6 +80,7 @@ class _Together:
         self.groups = group_by_size(programs[0].sizes)
 
     def advance(self, states, stacks, tables, start, count, inputs):
+        """States after them, what was released, and whose minimisations met all tolerances."""
         outs = [jnp.zeros((r.repeats, r.program.block, r.program.release_width, r.d)) for r in self.each]
         ends = np.cumsum([r.repeats for r in self.each])[:-1]
 
@@ -100,7 +102,8 @@ class _Together:
             ]
 
         publics, outs = jax.lax.fori_loop(0, count, one_round, ([public for public, *_ in states], outs))
-        return [(public, *rest) for public, (_, *rest) in zip(publics, states, strict=True)], outs
+        after = [(public, *rest) for public, (_, *rest) in zip(publics, states, strict=True)]
+        return after, outs, jnp.stack([jnp.all(jnp.isfinite(out)) for out in outs])
 
     def _minimisers(self, stacks, pulls: Pull) -> Any:
         """With axes (problem, party, ...), and so have minimisers and the norms of their gradients."""

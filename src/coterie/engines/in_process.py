@@ -1,5 +1,6 @@
 """Run a whole plan in one process, a block of rounds at a time on the device."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -131,16 +132,19 @@ class _Run:
         self.n_rounds = max(group[0].n_rounds for group in groups)
         block = max(1, -(-self.n_rounds // BLOCKS))
         plan, n_problems = groups[0][0], repeats * sum(map(len, groups))
+        on_gpu = at_once.fits(plan, impairments, n_problems)
         at_work = n_problems == repeats and people_at_work.fits(plan, impairments, repeats)
-        if at_work:
+        if on_gpu:
+            block = max(block, at_once.BLOCK)
+        elif at_work:
             block = people_at_work.block_length(plan, repeats, BLOCKS)
+        self.draws = not at_work  # which draws for itself
         self.tracks = [Track(group, source, repeats, impairments, block) for group in groups]
         self.ends = sorted({*range(block, self.n_rounds, block), *(track.n_rounds for track in self.tracks)})
-        self.draws = not at_work  # which draws for itself
-        if at_work:
-            self.advance = _at_work(self.tracks[0], federation)
-        elif at_once.fits(plan, impairments, n_problems):
+        if on_gpu:
             self.advance = _at_once(self.tracks, federation, n_problems)
+        elif at_work:
+            self.advance = _at_work(self.tracks[0], federation)
         else:
             self.advance = _one_by_one(self.tracks[0], federation)
 
@@ -171,7 +175,8 @@ class _Run:
         if not self.draws:
             return []
         drawn: Drawn = {}
-        return [track.inputs.block(start, end - start, drawn) for track in self._active(start)]
+        with jax.enable_x64(True):  # a thread has settings of its own
+            return jax.device_put([track.inputs.block(start, end - start, drawn) for track in self._active(start)])
 
 
 Advance = Callable[[Sequence[Track], int, int, Sequence[Any]], Sequence[Any]]  # tracks, start, count, inputs
@@ -185,14 +190,19 @@ def _at_work(track: Track, federation: Federation) -> Advance:
 
 def _at_once(tracks: Sequence[Track], federation: Federation, n_problems: int) -> Advance:
     parties = at_once.Parties(tracks[0].plan.problem, federation.shards, n_problems)
+    programs = {track: track.program(track.repeats) for track in tracks}
     tables = {track: jax.device_put(track.inputs.table) for track in tracks}
     for track in tracks:
         track.start()
 
+    @functools.cache
+    def compiled_rounds(tracks: tuple[Track, ...]) -> Callable[..., Any]:
+        return at_once.compiled(tuple(programs[track] for track in tracks))
+
     def advance(tracks: Sequence[Track], start: int, count: int, inputs: Sequence[Any]) -> Sequence[Any]:
-        compiled_rounds = at_once.compiled(tuple(track.program(track.repeats) for track in tracks))
+        rounds = compiled_rounds(tuple(tracks))
         states, own = [track.state for track in tracks], [tables[track] for track in tracks]
-        states, released = compiled_rounds(states, parties, own, float(start), count, list(inputs))
+        states, released = rounds(states, parties, own, float(start), count, list(inputs))
         for track, state in zip(tracks, states, strict=True):
             track.state = state
         return released

@@ -28,8 +28,8 @@ MOST_PAIRS = 2**31  # records x pairs of features kept
 MOST_TURNS, MOST_LAST_TURNS = 12, 20  # three and three are usual
 NEAR = 3e-3  # of the first gradient: from there on one matrix is enough
 ROUNDING = 1e-5  # of a gradient in single precision, over its largest term
-STEPS_AT_ONCE, MOST_STEPS = 8, 200  # of conjugate gradients
-SOLVED = 0.03  # what a solution may leave
+FIRST_STEPS, LAST_STEPS, MOST_STEPS = 4, 8, 200  # of conjugate gradients
+SOLVED = 0.1  # what a solution may leave
 
 
 class Stack(NamedTuple):
@@ -151,7 +151,7 @@ class _Objective:
         def move(turn: _Turn):
             norm = _norm(turn.gradient)
             rose = norm > turn.before
-            newton = _solve(self.matrix(turn.bends), -turn.gradient)
+            newton = _solve(self.matrix(turn.bends), -turn.gradient, FIRST_STEPS)
             step = jnp.where(rose, turn.step / 2, newton)
             f = turn.f + jnp.where(rose, -step, step)
             return evaluated(f, step, jnp.where(rose, turn.before, norm), turn.turns + 1)
@@ -173,7 +173,7 @@ class _Objective:
         def move(carry):
             f, gradient, turns = carry
             size = jnp.maximum(_norm(gradient), 1e-300)  # single precision cannot hold what is left of it
-            step = _solve(matrix, -(gradient / size).astype(jnp.float32))
+            step = _solve(matrix, -(gradient / size).astype(jnp.float32), LAST_STEPS)
             f = f + size * step.astype(f.dtype)
             return f, self.at(f)[1], turns + 1
 
@@ -184,32 +184,38 @@ class _Objective:
 class _System(NamedTuple):
     solution: jax.Array
     left: jax.Array
-    ready: jax.Array  # that, scaled
     direction: jax.Array
+    ahead: jax.Array  # the matrix times that
     fall: jax.Array
+    length: jax.Array
     steps: jax.Array
 
 
-def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
-    """By conjugate gradients, each coordinate scaled by the diagonal."""
+def _solve(matrix: jax.Array, right: jax.Array, n_steps: int) -> jax.Array:
+    """By conjugate gradients, each coordinate scaled by the diagonal: `n_steps` at once, and again until solved. In the
+    form of Chronopoulos and Gear (1989) with both inner products of a step at one place: each place is a kernel."""
     scale = _ratio(1.0, jnp.diagonal(matrix, axis1=-2, axis2=-1))
 
+    def step(system: _System) -> _System:
+        ready = scale * system.left
+        image = jnp.sum(matrix * ready[..., None, :], axis=-1)
+        fall, bend = _dot(system.left, ready), _dot(image, ready)
+        turn = _ratio(fall, system.fall)
+        length = _ratio(fall, bend - turn * _ratio(fall, system.length))
+        direction, ahead = ready + turn * system.direction, image + turn * system.ahead
+        solution, left = system.solution + length * direction, system.left - length * ahead
+        return _System(solution, left, direction, ahead, fall, length, system.steps + 1)
+
     def steps(system: _System) -> _System:
-        solution, left, ready, direction, fall, done = system
-        for _ in range(STEPS_AT_ONCE):
-            ahead = jnp.sum(matrix * direction[..., None, :], axis=-1)
-            length = _ratio(fall, _dot(direction, ahead))
-            solution, left = solution + length * direction, left - length * ahead
-            ready = scale * left
-            last, fall = fall, _dot(left, ready)
-            direction = ready + _ratio(fall, last) * direction
-        return _System(solution, left, ready, direction, fall, done + STEPS_AT_ONCE)
+        for _ in range(n_steps):
+            system = step(system)
+        return system
 
     def going_on(system: _System):
         return jnp.any(_norm(system.left) > SOLVED * _norm(right)) & (system.steps < MOST_STEPS)
 
-    ready = scale * right
-    start = _System(jnp.zeros_like(right), right, ready, ready, _dot(right, ready), jnp.zeros((), jnp.int32))
+    nothing, none = jnp.zeros_like(right), jnp.zeros_like(right[..., :1])
+    start = _System(nothing, right, nothing, nothing, none, none, jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going_on, steps, steps(start)).solution
 
 
