@@ -25,7 +25,7 @@ from coterie.problems.shared import Pull
 PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
 FEW_PROBLEMS = 8  # features for each problem of a party, from which on pairs do not pay
 MOST_PAIRS = 2**31  # records x pairs of features kept
-MOST_TURNS, MOST_LAST_TURNS = 12, 20  # three and three are usual
+MOST_TURNS, MOST_LAST_TURNS = 30, 20  # three and three are usual
 NEAR = 3e-3  # of the first gradient: from there on one matrix is enough
 ROUNDING = 1e-5  # of a gradient in single precision, over its largest term
 FIRST_STEPS, LAST_STEPS, MOST_STEPS = 4, 8, 200  # of conjugate gradients
@@ -159,7 +159,8 @@ class _Objective:
         unseen = jnp.full((*start.shape[:2], 1), jnp.inf, start.dtype)
         first = evaluated(start, jnp.zeros_like(start), unseen, jnp.zeros((), jnp.int32))
         enough = jnp.maximum(NEAR * _norm(first.gradient), ROUNDING * _norm(self.pull))
-        return jax.lax.while_loop(going_on, move, first).f
+        last = jax.lax.while_loop(going_on, move, first)
+        return jnp.where(_norm(last.gradient) > last.before, last.f - last.step, last.f)
 
     def finish(self, near: jax.Array, tolerance: jax.Array) -> tuple[jax.Array, jax.Array]:
         """From a point where all steps can be made with the matrix there."""

@@ -1,0 +1,119 @@
+"""Minimisations with curvatures as matrices: within their tolerances, where each alone ends, and honest if not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared, explicit
+from coterie.problems.local import Records, minimise_alone
+from coterie.problems.shared import Pull
+
+PARTIES, N, D, M = 2, 403, 12, 5  # no whole number of pieces
+LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(threshold=0.7)]
+
+
+def make_records(loss, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(PARTIES, N, D)) * np.geomspace(1, 0.05, D) + 0.5
+    X /= np.linalg.norm(X, axis=2, keepdims=True)
+    score = X @ rng.normal(size=D) + 0.3 * rng.normal(size=(PARTIES, N))
+    weight = rng.uniform(0.5, 1.5, size=(PARTIES, N))
+    weight[1, -50:] = 0.0  # a smaller party
+    return Records(X, (score > 0).astype(float) if loss.margin else score, weight)
+
+
+def make_pulls(size=30.0, convexity=(2.0, 20.0), tolerance=1e-9, seed=1):
+    rng = np.random.default_rng(seed)
+    linear, target = size * rng.normal(size=(PARTIES, M, D)), rng.normal(size=(PARTIES, M, D))
+    return Pull(linear, target, rng.uniform(*convexity, size=(PARTIES, M)), np.full((PARTIES, M), tolerance))
+
+
+def solve(loss, l2, records, pulls, pairs=True):
+    with jax.enable_x64(True):
+        ready = explicit.stack(Records(*map(jnp.asarray, records)), pairs)
+        program = jax.jit(lambda ready, pulls: explicit.minimise(loss, L2(l2), ready, pulls))
+        f, norms = program(ready, jax.tree.map(jnp.asarray, pulls))
+    return np.asarray(f), np.asarray(norms)
+
+
+def gradient_norms(loss, l2, records, pulls, f):
+    """In double precision and from the definition."""
+    with jax.enable_x64(True):
+        scores = np.einsum("pnd,prd->prn", records.X, f)
+        slopes = np.asarray(loss.slope(jnp.asarray(scores), jnp.asarray(records.y)[:, None]))
+    data = np.einsum("prn,pnd->prd", slopes * records.weight[:, None], records.X)
+    whole = data + l2 * f + pulls.linear + pulls.curvature[..., None] * (f - pulls.target)
+    return np.linalg.norm(whole, axis=-1)
+
+
+@pytest.mark.parametrize("pairs", [True, False], ids=["pairs", "rows"])
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_all_are_within_their_tolerances_and_where_each_alone_ends(loss, pairs):
+    records, pulls = make_records(loss), make_pulls()
+    f, norms = solve(loss, 0.3, records, pulls, pairs)
+    assert (norms <= pulls.tolerance).all()
+    assert np.allclose(norms, gradient_norms(loss, 0.3, records, pulls, f), rtol=0, atol=1e-11)
+    with jax.enable_x64(True):
+        for party in range(PARTIES):
+            own = Records(*(jnp.asarray(column[party]) for column in records))
+            for problem in range(M):
+                pull = Pull(*(jnp.asarray(a[party, problem]) for a in pulls))
+                alone, _ = minimise_alone(loss, L2(0.3), own, pull)
+                assert np.abs(f[party, problem] - alone).max() <= 1e-8 * np.abs(alone).max()
+
+
+def test_badly_scaled_problems_take_more_steps_and_arrive():
+    """Curvatures from 1e-3 to hundreds: eight steps of conjugate gradients solve nothing."""
+    loss, records = Squared(), make_records(Squared())
+    scaled = records._replace(X=records.X * np.geomspace(1, 0.01, D))
+    pulls = make_pulls(size=1.0, convexity=(1e-3, 2e-3))
+    f, norms = solve(loss, 0.0, scaled, pulls)
+    assert (norms <= pulls.tolerance).all()
+    assert np.allclose(norms, gradient_norms(loss, 0.0, scaled, pulls, f), rtol=0, atol=1e-11)
+
+
+def test_steps_that_go_too_far_are_halved():
+    """From where the logistic loss is flat, Newton's first step leads far beyond the minimiser, and never back."""
+    records = make_records(Logistic())
+    pulls = make_pulls(size=0.1, convexity=(0.1, 0.12))._replace(target=np.full((PARTIES, M, D), 4.0))
+    f, norms = solve(Logistic(), 0.0, records, pulls)
+    assert (norms <= pulls.tolerance).all()
+    assert np.allclose(norms, gradient_norms(Logistic(), 0.0, records, pulls, f), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("turns", "last"), [(0, 0), (1, 0), (30, 20)])
+def test_a_tolerance_that_is_missed_is_not_hidden(turns, last, monkeypatch):
+    monkeypatch.setattr(explicit, "MOST_TURNS", turns)
+    monkeypatch.setattr(explicit, "MOST_LAST_TURNS", last)
+    records, pulls = make_records(Logistic()), make_pulls(tolerance=0.0)
+    f, norms = solve(Logistic(), 0.3, records, pulls)
+    right = gradient_norms(Logistic(), 0.3, records, pulls, f)
+    assert np.allclose(norms, right, rtol=1e-9, atol=1e-11)
+    assert turns > 1 or (right > 1e-3).all()
+
+
+def test_records_without_weight_in_the_first_pieces():
+    """Nothing stands for the others then: a party may not arrive, which is told, and the others do."""
+    records, pulls = make_records(Logistic()), make_pulls(size=3.0)
+    records.weight[0, np.arange(N) % explicit.PIECES < explicit.THIN] = 0.0
+    f, norms = solve(Logistic(), 0.3, records, pulls)
+    assert (norms[1] <= 1e-9).all()
+    assert np.allclose(norms, gradient_norms(Logistic(), 0.3, records, pulls, f), rtol=1e-9, atol=1e-11)
+
+
+def test_a_start_at_the_minimiser_stays_there():
+    records, pulls = make_records(Logistic()), make_pulls()
+    f, _ = solve(Logistic(), 0.3, records, pulls)
+    linear = pulls.linear + pulls.curvature[..., None] * (f - pulls.target)
+    again, norms = solve(Logistic(), 0.3, records, pulls._replace(linear=linear, target=f))
+    assert (norms <= pulls.tolerance).all()
+    assert np.abs(again - f).max() <= 1e-10
+
+
+def test_not_a_number_is_not_within_a_tolerance():
+    records, pulls = make_records(Logistic()), make_pulls()
+    pulls.linear[0, 2] = np.nan
+    _, norms = solve(Logistic(), 0.3, records, pulls)
+    assert np.isnan(norms[0, 2])
+    assert (np.delete(norms.ravel(), 2) <= 1e-9).all()
