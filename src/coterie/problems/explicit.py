@@ -23,8 +23,8 @@ from coterie.problems.penalties import Penalty
 from coterie.problems.shared import Pull
 
 PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
-FEW_PROBLEMS = 8  # features for each problem of a party, from which on pairs do not pay
-MOST_PAIRS = 2**31  # records x pairs of features kept
+FEW_PROBLEMS = 8  # features for each problem of a party, beyond which pairs do not pay
+MOST_PAIRS = 2**30  # records x pairs of features kept
 MOST_TURNS, MOST_LAST_TURNS = 30, 20  # three and three are usual
 NEAR = 3e-3  # of the first gradient: from there on one matrix is enough
 ROUNDING = 1e-5  # of a gradient in single precision, over its largest term
@@ -43,7 +43,7 @@ class Stack(NamedTuple):
 
 
 def with_pairs(n_records: int, d: int, n_problems: int) -> bool:
-    """Whether pairs are kept, for so many records of all parties and problems of one."""
+    """Whether products of pairs are kept, for so many records of all parties and problems of one."""
     return n_problems * FEW_PROBLEMS >= d and n_records * (d * (d + 1) // 2) <= MOST_PAIRS
 
 
@@ -60,7 +60,8 @@ def stack(records: Records, pairs: bool) -> Stack:
     first, second = np.triu_indices(d)
 
     def half(X):
-        return (X[..., first] * X[..., second] if pairs else X).astype(jnp.bfloat16)
+        single = X.astype(jnp.float32)
+        return (single[..., first] * single[..., second] if pairs else single).astype(jnp.bfloat16)
 
     weight = weight[..., None]
     whole, part = (jnp.sum(w, axis=(1, 2, 3), keepdims=True) for w in (weight, weight[:, :THIN]))
