@@ -6,14 +6,14 @@ import pytest
 from coterie.algorithms import DualPerturbedADMM, NoisyGradientDescent, PenaltyPerturbedADMM, RecycledADMM
 from coterie.channels import Curator
 from coterie.data import Federation
-from coterie.engines import in_process
+from coterie.engines import in_process, rounds
 from coterie.engines.in_process import run, run_many
 from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation
-from coterie.problems import L2, Logistic, Problem
+from coterie.problems import L2, Logistic, Problem, local, shared
 from coterie.problems.shared import SMALLEST
 from coterie.schedules import Schedule
 
@@ -87,6 +87,26 @@ def test_minimisations_that_are_solved_together_end_where_each_alone_ends():
     for plan, transcript in zip(plans, run_many(plans, large, noise=Seeded(0), repeats=2), strict=True):
         alone = run(plan, large, noise=Seeded(0), repeats=2).releases
         assert np.abs(transcript.releases - alone).max() <= 1e-8 * np.abs(alone).max()
+
+
+def test_a_block_in_which_one_missed_its_tolerance_is_computed_again(monkeypatch):
+    """Solved together in one try; then with the other solver in the program, which is compiled only now."""
+    large = make_federation((-(-SMALLEST // D), -(-SMALLEST // D)))
+    plan = plan_of(large, penalty_perturbed(1.0), rounds=3)
+    right = run(plan, large, noise=Seeded(0), repeats=2).releases
+    minimise_together, tries = shared.minimise_together, []
+
+    def missed(*arguments):
+        f, bound = minimise_together(*arguments)
+        tries.append(local._one_try.get())
+        return f.at[1].set(7.0), bound.at[1].set(1.0)
+
+    monkeypatch.setattr(shared, "minimise_together", missed)
+    rounds.compiled.cache_clear()
+    releases = run(plan, large, noise=Seeded(0), repeats=2).releases
+    rounds.compiled.cache_clear()
+    assert tries == [True, False]
+    assert np.abs(releases - right).max() <= 1e-8 * np.abs(right).max()
 
 
 def test_plans_that_differ_in_noise_alone_are_executed_at_once(federation, monkeypatch):

@@ -57,7 +57,7 @@ def test_graph_family_with_shared_solves():
     parties, n_records, d = 4, 500, 40
     data = labelled(parties * n_records, d, True, parties=np.arange(parties * n_records) % parties)
     loss, penalty = Logistic(), L2(1.0)
-    assert shared.applies(loss, penalty, np.empty((n_records, d)))
+    assert shared.applies(loss, penalty, n_records * d)
     algorithm = DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=4.0), dual_step=1.0)
     problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=6, adjacency="replace-one")

@@ -21,6 +21,7 @@ from coterie.impairments import ImpairedTopology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
 from coterie.problems import shared
+from coterie.problems.local import in_one_try
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule
 from coterie.selection import All
@@ -77,7 +78,18 @@ class Program:
 def compiled(program: Program) -> Callable[..., Any]:
     """Kept, because a plan is often run more than once and compiling takes longer than running."""
     options = simple_code() if program.simple else None
-    return jax.jit(Rounds(program).advance, donate_argnums=0, compiler_options=options)
+    loss, penalty = program.problem.loss, program.problem.penalty
+    if not shared.applies(loss, penalty, max(program.sizes) * program.d):
+        return jax.jit(Rounds(program).advance, donate_argnums=0, compiler_options=options)
+    # minimisations are solved together, and only a block in which one missed its tolerance needs the other solver
+    first, again = (jax.jit(Rounds(program).advance, compiler_options=options) for _ in range(2))
+    first = in_one_try(first)
+
+    def advance(*arguments):
+        state, released = first(*arguments)
+        return (state, released) if np.all(np.isfinite(released)) else again(*arguments)
+
+    return advance
 
 
 class Rounds:
@@ -230,7 +242,7 @@ class Rounds:
 
     def _at_once(self, X) -> int:
         """How many parties with as many records."""
-        if not shared.applies(self.problem.loss, self.problem.penalty, X):
+        if not shared.applies(self.problem.loss, self.problem.penalty, X.size):
             return BATCH_ELEMENTS // (X.size * self.repeats)
         if jax.default_backend() == "gpu":  # which idles while it works for one party
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)

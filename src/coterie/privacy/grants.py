@@ -119,7 +119,7 @@ class ArgminGrant(Grant):
             f, bound = minimise(problem.loss, problem.penalty, records, **pull._asdict())
             return jnp.where(bound <= pull.tolerance, f, jnp.nan)
 
-        return seal(private_call(solve, records, pull) + scales.output_scale * output_noise)
+        return seal(private_call(solve, records, pull, like=pull.target) + scales.output_scale * output_noise)
 
     def _issued(self) -> ArgminScales:
         return ArgminScales(*[as_issued(s, "scale") for s in self.scales])

@@ -37,29 +37,28 @@ _keep_p = _marker("coterie_keep")  # what comes out is the state that a theorem 
 
 _private_call_p: Any = jex_core.Primitive("coterie_private_call")
 _private_call_p.multiple_results = True
-_private_call_p.def_impl(lambda *args, fn: fn(*args))
-_private_call_p.def_abstract_eval(
-    lambda *args, fn: [
-        ShapedArray(out.shape, out.dtype)
-        for out in jax.eval_shape(fn, *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args])
-    ]
-)
-mlir.register_lowering(_private_call_p, mlir.lower_fun(lambda *args, fn: fn(*args), multiple_results=True))
+_private_call_p.def_impl(lambda *args, fn, out: fn(*args))
+_private_call_p.def_abstract_eval(lambda *args, fn, out: list(out))
+mlir.register_lowering(_private_call_p, mlir.lower_fun(lambda *args, fn, out: fn(*args), multiple_results=True))
 
 
-def _batch_private_call(args: Any, dims: Any, *, fn: Callable[..., Any]) -> Any:
-    out = _private_call_p.bind(*args, fn=jax.vmap(fn, in_axes=dims))
-    return out, [0] * len(out)
+def _batch_private_call(args: Any, dims: Any, *, fn: Callable[..., Any], out: tuple[ShapedArray, ...]) -> Any:
+    [size] = {arg.shape[dim] for arg, dim in zip(args, dims, strict=True) if dim is not None}
+    out = tuple(ShapedArray((size, *one.shape), one.dtype) for one in out)
+    return _private_call_p.bind(*args, fn=jax.vmap(fn, in_axes=dims), out=out), [0] * len(out)
 
 
 batching.primitive_batchers[_private_call_p] = _batch_private_call
 
 
-def private_call(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run `fn(*args)` behind a closed door: its control flow may follow the data, and all it returns is private."""
+def private_call(fn: Callable[..., Any], *args: Any, like: Any = None) -> Any:
+    """Run `fn(*args)` behind a closed door: its control flow may follow the data, and all it returns is private. Arrays
+    that are `like` what it returns save tracing it once more."""
     flat, tree = jax.tree.flatten(args)
-    shape = jax.tree.structure(jax.eval_shape(fn, *args))
-    return jax.tree.unflatten(shape, _private_call_p.bind(*flat, fn=lambda *a: jax.tree.leaves(fn(*tree.unflatten(a)))))
+    like = jax.eval_shape(fn, *args) if like is None else like
+    out = tuple(ShapedArray(one.shape, one.dtype) for one in jax.tree.leaves(like))
+    found = _private_call_p.bind(*flat, fn=lambda *a: jax.tree.leaves(fn(*tree.unflatten(a))), out=out)
+    return jax.tree.unflatten(jax.tree.structure(like), found)
 
 
 _SEAL = object()

@@ -16,6 +16,7 @@ less than a new Hessian. Minimisations that are mapped (`jax.vmap`) over one par
 (`shared`), and each by itself only if one of them misses its tolerance that way.
 """
 
+import contextvars
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ def minimise(
         centre = (curvature * target - linear) / convexity
         slope, bound = slope_at_minimum(loss, X[0], y[0], weight[0], centre=centre, convexity=convexity)
         return centre - (weight[0] / convexity) * slope * X[0], bound
-    if not shared.applies(loss, penalty, records.X):
+    if not shared.applies(loss, penalty, records.X.size):
         return minimise_alone(loss, penalty, records, shared.Pull(linear, target, curvature, tolerance))
     pull = shared.Pull(*map(jnp.asarray, (linear, target, curvature, tolerance)))
     return _batchable(loss, penalty)(Records(*map(jnp.asarray, records)), pull)
@@ -104,11 +105,31 @@ def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
             lambda a, has_axis: a if has_axis else jnp.broadcast_to(a, (n, *a.shape)), pull, batched[1]
         )
         first = shared.minimise_together(loss, penalty, records, pulls)
+        if _one_try.get():
+            return first, (True, True)
         missed = ~jnp.all(first[1] <= pulls.tolerance)
         done = _only_if(missed, lambda: each(records, pull), first)
         return done, (True, True)
 
     return alone
+
+
+_one_try: contextvars.ContextVar[bool] = contextvars.ContextVar("one_try", default=False)
+
+
+def in_one_try(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that JAX compiles when it is called first, so that a minimisation that was solved together with others
+    and missed its tolerance is not tried again: its bound tells. For callers who then try everything again; a second
+    solver takes long to compile."""
+
+    def call(*arguments: Any) -> Any:
+        token = _one_try.set(True)
+        try:
+            return compiled(*arguments)
+        finally:
+            _one_try.reset(token)
+
+    return call
 
 
 def _only_if(flag: jax.Array, better: Callable[[], Any], first: Any) -> Any:

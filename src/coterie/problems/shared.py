@@ -28,8 +28,9 @@ ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
 SAMPLE_ROWS = 10  # for each feature, in the shared curvature
 
 
-def applies(loss: Loss, penalty: Penalty, X: jax.Array) -> bool:
-    return penalty.smooth and loss.n_outputs == 1 and X.size >= SMALLEST
+def applies(loss: Loss, penalty: Penalty, n_elements: int) -> bool:
+    """To so many records x features of a party."""
+    return penalty.smooth and loss.n_outputs == 1 and n_elements >= SMALLEST
 
 
 class Pull(NamedTuple):
