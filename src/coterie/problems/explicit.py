@@ -8,8 +8,8 @@ them, since a matrix that is off by a thousandth costs no more than another step
 
 First in single precision and with the curvature of a quarter of the records; then, from a point where Newton's method
 converges fast, with one matrix over all records for all further steps. Their gradients are in double precision over all
-records, and the last one is what counts. Where curvatures of a problem differ by more than some thousands, half precision
-is not enough: the last gradient tells, and callers have another solver.
+records, and the last one is what counts. Where curvatures of a problem differ by more than some thousands, half
+precision is not enough: the last gradient tells, and callers have another solver.
 """
 
 from typing import Any, NamedTuple
