@@ -3,7 +3,6 @@ stated losses. The audit's chance that anything correct fails is 0.001; its powe
 
 import pytest
 
-from coterie import native
 from coterie.audit import instances
 from coterie.audit.suite import audit
 from coterie.engines import argmins, at_once
@@ -24,8 +23,6 @@ def use_at_once(monkeypatch, used):
 
 
 def use_machine_code(monkeypatch, used):
-    if not native.available():
-        pytest.skip("needs Numba")
     minimise = argmins.Parties.minimise
     for setting in (instances.LIGHT, instances.HEAVY):
         monkeypatch.setitem(vars(setting), "loss", Logistic())  # the only one it knows
