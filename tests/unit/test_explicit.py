@@ -63,6 +63,22 @@ def test_all_are_within_their_tolerances_and_where_each_alone_ends(loss, pairs):
                 assert np.abs(f[party, problem] - alone).max() <= 1e-8 * np.abs(alone).max()
 
 
+@pytest.mark.parametrize("pairs", [True, False], ids=["pairs", "rows"])
+def test_the_matrix_is_that_of_second_derivatives(pairs):
+    """To half precision, also of one feature, of which there is one pair."""
+    loss, records, pulls = Logistic(), make_records(Logistic()), make_pulls()
+    for d in (1, 3):
+        X, f = 0.3 + records.X[..., :d], pulls.target[..., :d]
+        scores = np.einsum("pnd,prd->prn", X, f)
+        bends = np.exp(-scores) / (1 + np.exp(-scores)) ** 2 * records.weight[:, None]
+        right = np.einsum("prn,pnd,pne->prde", bends, X, X) + 2.0 * np.eye(d)
+        with jax.enable_x64(True):
+            ready = explicit.stack(Records(jnp.asarray(X), *map(jnp.asarray, records[1:])), pairs)
+            objective = explicit._Objective(loss, ready, jnp.full((PARTIES, M, 1), 2.0), jnp.zeros((PARTIES, M, d)))
+            matrix = objective.matrix(objective.bends(objective.at(jnp.asarray(f))[0]))
+        assert np.abs(matrix - right).max() <= 0.004 * np.abs(right).max()
+
+
 def test_badly_conditioned_problems_take_more_steps_and_arrive():
     """Sixty features whose curvatures go from hundreds to one along no axis: eight steps solve nothing."""
     rng, d = np.random.default_rng(3), 60

@@ -21,7 +21,7 @@ import numpy as np
 from coterie.problems.local import Records
 from coterie.problems.losses import Loss
 from coterie.problems.penalties import Penalty
-from coterie.problems.shared import Pull
+from coterie.problems.shared import Pull, ratio
 
 PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
 FEW_PROBLEMS = 8  # features for each problem of a party, beyond which pairs do not pay
@@ -59,6 +59,7 @@ def stack(records: Records, pairs: bool) -> Stack:
 
     X, y, weight = (in_pieces(jnp.asarray(column)) for column in records)
     first, second = np.triu_indices(d)
+    pairs = pairs and d > 1  # by their number rows are told from pairs, and of one feature there are as many
 
     def half(X):
         single = X.astype(jnp.float32)
@@ -66,7 +67,7 @@ def stack(records: Records, pairs: bool) -> Stack:
 
     weight = weight[..., None]
     whole, part = (jnp.sum(w, axis=(1, 2, 3), keepdims=True) for w in (weight, weight[:, :THIN]))
-    return Stack(X, y[..., None], weight, _ratio(whole, part), (half(X[:, :THIN]), half(X[:, THIN:])))
+    return Stack(X, y[..., None], weight, ratio(whole, part), (half(X[:, :THIN]), half(X[:, THIN:])))
 
 
 @jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
@@ -197,14 +198,14 @@ class _System(NamedTuple):
 def _solve(matrix: jax.Array, right: jax.Array, n_steps: int) -> jax.Array:
     """By conjugate gradients, each coordinate scaled by the diagonal: `n_steps` at once, and again until solved. In the
     form of Chronopoulos and Gear (1989) with both inner products of a step at one place: each place is a kernel."""
-    scale = _ratio(1.0, jnp.diagonal(matrix, axis1=-2, axis2=-1))
+    scale = ratio(1.0, jnp.diagonal(matrix, axis1=-2, axis2=-1))
 
     def step(system: _System) -> _System:
         ready = scale * system.left
         image = jnp.sum(matrix * ready[..., None, :], axis=-1)
         fall, bend = _dot(system.left, ready), _dot(image, ready)
-        turn = _ratio(fall, system.fall)
-        length = _ratio(fall, bend - turn * _ratio(fall, system.length))
+        turn = ratio(fall, system.fall)
+        length = ratio(fall, bend - turn * ratio(fall, system.length))
         direction, ahead = ready + turn * system.direction, image + turn * system.ahead
         solution, left = system.solution + length * direction, system.left - length * ahead
         return _System(solution, left, direction, ahead, fall, length, system.steps + 1)
@@ -228,8 +229,3 @@ def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def _norm(a: jax.Array) -> jax.Array:
     return jnp.sqrt(_dot(a, a))
-
-
-def _ratio(a: Any, b: jax.Array) -> jax.Array:
-    """a / b, and 0 where b is."""
-    return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)

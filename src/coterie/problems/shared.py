@@ -96,14 +96,14 @@ def _inverse_curvatures(loss: Loss, records: Any, points: jax.Array, convexity: 
     X, y, weight = jax.tree.map(lambda a: a[:: max(1, n // (SAMPLE_ROWS * d))], records)
     bends = _single(jnp.mean(loss.curvature(points @ X.T, _single(y)[None]), axis=0))
     data = (X * (_single(weight) * bends)[:, None]).T @ X
-    data = data.astype(convexity.dtype) * _ratio(jnp.sum(records[2]), jnp.sum(weight))
+    data = data.astype(convexity.dtype) * ratio(jnp.sum(records[2]), jnp.sum(weight))
 
     def inverse(convexity):
         factor = jnp.linalg.cholesky(data + (convexity + ROUNDING * jnp.trace(data)) * jnp.eye(d))
         return jax.scipy.linalg.cho_solve((factor, True), jnp.eye(d))
 
     least, largest = jnp.min(convexity), jnp.max(convexity)
-    share = _ratio(1 / convexity - 1 / largest, 1 / least - 1 / largest)
+    share = ratio(1 / convexity - 1 / largest, 1 / least - 1 / largest)
     return _Inverses(inverse(least), inverse(largest), share)
 
 
@@ -133,11 +133,11 @@ def _descend(weighted_loss, X, convexity, inverses, pull, start, stop, share) ->
         ahead = state.direction @ X.T
         bend = jnp.sum(state.bends * ahead**2, axis=1, keepdims=True)
         bend += convexity * _dot(state.direction, state.direction)[:, None]
-        length = _ratio(-_dot(state.gradient, state.direction)[:, None], bend)
+        length = ratio(-_dot(state.gradient, state.direction)[:, None], bend)
         f, scores = state.f + length * state.direction, state.scores + length * ahead
         bends, after = at(f, scores)
         ready = inverses(after)
-        turn = jnp.maximum(_ratio(_dot(ready, after - state.gradient), state.fall), 0.0)[:, None]
+        turn = jnp.maximum(ratio(_dot(ready, after - state.gradient), state.fall), 0.0)[:, None]
         return _State(f, scores, bends, after, turn * state.direction - ready, _dot(after, ready), state.steps + 1)
 
     scores = start @ X.T
@@ -157,6 +157,6 @@ def _dot(a, b):
     return jnp.sum(a * b, axis=1)
 
 
-def _ratio(a, b):
+def ratio(a, b):
     """a / b, and 0 where b is."""
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1.0), 0.0)
