@@ -7,8 +7,8 @@ import argparse
 
 import numpy as np
 
+from coterie.cli.demo import DELTA, N_PARTIES, make_plan, pooled_optimum
 from coterie.data import Federation, load_adult, partition
-from coterie.demo import DELTA, N_PARTIES, make_plan, pooled_optimum
 from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
 

@@ -16,14 +16,14 @@ from baselines import lasso_loop, lasso_numpy
 from figures import RATIO, Figure
 
 from coterie.algorithms import SumNoisedADMM
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator
+from coterie.network.selection import Poisson
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import SumNoise
 from coterie.problems import L1, Problem, Squared
-from coterie.selection import Poisson
 
 N, P, RATE, SEED = 1000, 64, 0.1, 0
 KAPPA = 1e-3

@@ -30,9 +30,9 @@ import sweep
 from figures import Figure
 
 from coterie.algorithms import fixed_point_admm
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import at_once, in_process, people
+from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem, Squared

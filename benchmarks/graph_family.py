@@ -23,6 +23,7 @@ from coterie.algorithms import (
 )
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import run
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
@@ -35,7 +36,6 @@ from coterie.privacy.objective import (
     SoloPerturbation,
 )
 from coterie.problems import L2, Logistic, Problem
-from coterie.topology import make_topology
 
 DELTA = 1e-6
 PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)

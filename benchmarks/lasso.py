@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, NoisyGradientDescent, SumNoisedADMM
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator
+from coterie.network.selection import EVERYBODY_WORKS, Poisson, Sample
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, PoissonGaussian
@@ -33,7 +34,6 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L1, Problem, Squared
-from coterie.selection import EVERYBODY_WORKS, Poisson, Sample
 
 N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
 # the universal threshold for columns of norm sqrt(N/P)

@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 from coterie.algorithms import fixed_point_admm
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem, Squared

@@ -37,9 +37,9 @@ def whole_run(loss: str, n_people: int, n_rounds: int) -> dict:
 def round_and_gradient(loss: str, n_people: int, n_rounds: int) -> tuple[float, float]:
     """Seconds of a round, and of a gradient."""
     from coterie.algorithms import fixed_point_admm
-    from coterie.channels import Curator
     from coterie.data import Federation
     from coterie.engines.in_process import run
+    from coterie.network.channels import Curator
     from coterie.plan import Plan
     from coterie.privacy.noise import Seeded
     from coterie.problems import L2, Logistic, Problem, Squared

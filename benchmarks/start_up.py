@@ -39,8 +39,8 @@ def plans() -> dict:
     import numpy as np
 
     from coterie.algorithms import PenaltyPerturbedADMM, fixed_point_admm
-    from coterie.channels import Curator
     from coterie.data import Federation
+    from coterie.network.channels import Curator
     from coterie.plan import Plan
     from coterie.privacy.objective import PenaltyPerturbation
     from coterie.problems import L2, Logistic, Problem

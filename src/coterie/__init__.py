@@ -23,7 +23,7 @@ _HOME = {
     "Schedule": "coterie.schedules",
     "Seeded": "coterie.privacy.noise",
     "SystemEntropy": "coterie.privacy.noise",
-    "Topology": "coterie.topology",
+    "Topology": "coterie.network.topology",
     "Transcript": "coterie.transcript",
     "run": "coterie.engines.in_process",
     "run_many": "coterie.engines.in_process",
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from coterie.engines.in_process import run, run_many
     from coterie.estimators import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge
     from coterie.evaluation import PrivateScorer, evaluate
+    from coterie.network.topology import Topology
     from coterie.plan import Plan
     from coterie.privacy.noise import Seeded, SystemEntropy
     from coterie.problems import Problem
     from coterie.schedules import Schedule
     from coterie.spending import Spending
-    from coterie.topology import Topology
     from coterie.transcript import Transcript
 
 __all__ = [

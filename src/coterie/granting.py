@@ -8,12 +8,12 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.facts import Facts
+from coterie.network.selection import All, Poisson, Walk
+from coterie.network.topology import Topology
 from coterie.privacy.events import Adjacency
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import PartyFacts, Unit
 from coterie.problems.problem import Problem
-from coterie.selection import All, Poisson, Walk
-from coterie.topology import Topology
 
 
 class Granting:

@@ -18,6 +18,8 @@ from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.flow import check_plan_flow
 from coterie.granting import Granting
+from coterie.network.selection import Walk
+from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
 from coterie.privacy.discrete import DiscreteGaussian
@@ -25,9 +27,7 @@ from coterie.privacy.events import Adjacency, Gaussian, check_adjacency
 from coterie.privacy.mechanisms import Unit
 from coterie.privacy.observers import Observer, check_observer
 from coterie.problems.problem import Problem
-from coterie.selection import Walk
 from coterie.serialise import canonical, decode, digest, serialisable
-from coterie.topology import Topology, make_topology
 
 
 @serialisable

@@ -36,16 +36,16 @@ from coterie.algorithms import (
     PenaltyPerturbedADMM,
     RecycledADMM,
 )
-from coterie.channels import Curator, SecureSum
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.topology import Topology
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import LinearPerturbation, PenaltyPerturbation, SoloPerturbation
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise
 from coterie.problems.problem import Problem
-from coterie.topology import Topology
 
 SCORE = 2.0
 ROUNDS = (5, 20)

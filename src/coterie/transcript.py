@@ -15,10 +15,10 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Heard
 from coterie.errors import InputError
-from coterie.impairments import ImpairedTopology, Impairments
+from coterie.network.impairments import ImpairedTopology, Impairments
+from coterie.network.selection import All, participants
 from coterie.plan import Plan
 from coterie.privacy.accountants import Ledger
-from coterie.selection import All, participants
 from coterie.serialise import decode, encode
 
 RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from coterie.cli import main
+from coterie.cli.main import main
 
 
 @pytest.fixture

@@ -23,16 +23,16 @@ from coterie.algorithms import (
     RecycledADMM,
     fixed_point_admm,
 )
-from coterie.channels import Broadcast, Curator, SecureSum
 from coterie.data import Federation
 from coterie.engines import argmins, mpi
 from coterie.engines.in_process import run
+from coterie.network.channels import Broadcast, Curator, SecureSum
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation, SoloPerturbation
 from coterie.problems import L2, Logistic, Problem
-from coterie.topology import make_topology
 
 SIZES = [20, 31, 12, 25, 40, 22, 33]
 RNG = np.random.default_rng(0)

@@ -13,13 +13,13 @@ from coterie.algorithms import (
     PenaltyPerturbedADMM,
     RecycledADMM,
 )
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import at_once, rounds
 from coterie.engines.in_process import run, run_many
 from coterie.engines.inputs import Inputs
 from coterie.errors import LocalSolveError
-from coterie.impairments import Impairments
+from coterie.network.channels import Curator
+from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded, SystemEntropy

@@ -14,9 +14,9 @@ from coterie.algorithms import ALGORITHMS, NoisyGradientDescent
 from coterie.audit import suite
 from coterie.audit.finding import Measured
 from coterie.audit.instances import HEAVY, LIGHT, PENALTY, enumerate_instances
-from coterie.channels import Curator
-from coterie.commands import audit as audit_command
+from coterie.cli import audit as audit_command
 from coterie.errors import InputError
+from coterie.network.channels import Curator
 from coterie.privacy.mechanisms import GaussianGradient
 
 CHEAP = "noisy-gradient-descent"  # without a solver, nothing has to be compiled for long

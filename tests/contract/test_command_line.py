@@ -110,7 +110,7 @@ def interrupted(self, released, start):
         os.kill(os.getpid(), signal.SIGINT)
     return keep(self, released, start)
 Track.keep = interrupted
-from coterie.cli import main
+from coterie.cli.main import main
 sys.argv = ["coterie", "demo", "--seed", "0", "--json", "--out", {str(out)!r}]
 main()
 """
@@ -124,7 +124,7 @@ main()
 
 
 def test_help_and_version_answer_without_loading_jax():
-    script = "import sys, coterie.cli; assert 'jax' not in sys.modules and 'sklearn' not in sys.modules"
+    script = "import sys, coterie.cli.main; assert 'jax' not in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
     assert "demo" in coterie("--help").stdout
     assert coterie("--version").stdout.startswith("coterie ")

@@ -10,9 +10,9 @@ import pytest
 
 from coterie.algorithms import ALGORITHMS
 from coterie.citations import CITATIONS
+from coterie.cli.spec import execute, prepare, read_spec
+from coterie.cli.spec.outcome import sums
 from coterie.data import DATASETS
-from coterie.spec import execute, prepare, read_spec
-from coterie.spec.outcome import sums
 from coterie.spending import Spending
 from coterie.transcript import Transcript
 
@@ -317,7 +317,7 @@ def test_examples_are_valid(coterie):
 )
 def test_help_has_examples_and_stays_light(command):
     code = (
-        "import sys; from coterie.cli import app; sys.argv = ['coterie', *sys.argv[1:], '--help']\n"
+        "import sys; from coterie.cli.main import app; sys.argv = ['coterie', *sys.argv[1:], '--help']\n"
         "try: app()\nfinally: print('HEAVY', [m for m in ('jax', 'numpy', 'networkx', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True)

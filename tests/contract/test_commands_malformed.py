@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coterie.cli import main
+from coterie.cli.main import main
 
 SPEC = """\
 [data]

@@ -13,12 +13,12 @@ from scipy import stats
 
 import coterie.problems.local
 from coterie.algorithms import ConsensusADMM, NoisyGradientDescent, PenaltyPerturbedADMM
-from coterie.channels import Curator, SecureSum
 from coterie.data import Federation
 from coterie.engines.buckets import MOST_PADDING, group_by_size, make_buckets
 from coterie.engines.in_process import run
 from coterie.engines.rounds import compiled
 from coterie.errors import InputError, LocalSolveError
+from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded

@@ -21,17 +21,17 @@ from coterie.algorithms import (
     WalkADMM,
     fixed_point_admm,
 )
-from coterie.channels import Broadcast, Curator, SecureSum, Token
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.network.channels import Broadcast, Curator, SecureSum, Token
+from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.problems import L1, L2, ElasticNet, Huber, Logistic, Multinomial, Problem, Squared
-from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
 
 OFF = 1e-14  # noise multiplier
 N, D = 24, 3

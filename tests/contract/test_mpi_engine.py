@@ -12,8 +12,8 @@ import pytest
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.ranks import Layout, split
 from coterie.errors import InputError
+from coterie.network.topology import make_topology
 from coterie.privacy.keyed_noise import KeyedEntropy
-from coterie.topology import make_topology
 
 HERE = Path(__file__).parent
 # processes that wait give way to those that work: there may be fewer cores than processes

@@ -5,12 +5,12 @@ import pytest
 
 from coterie import native
 from coterie.algorithms import ConsensusADMM, DualPerturbedADMM, PenaltyPerturbedADMM, RecycledADMM, fixed_point_admm
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import argmins
 from coterie.engines.in_process import run, run_many
 from coterie.errors import LocalSolveError
-from coterie.impairments import Impairments
+from coterie.network.channels import Curator
+from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, OutputPerturbation, PenaltyPerturbation

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import SumNoisedADMM
-from coterie.channels import Curator, SecureSum
 from coterie.data import Federation
 from coterie.engines import people_at_work
 from coterie.engines.in_process import run, run_many
 from coterie.errors import LocalSolveError
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
 from coterie.plan import Plan
 from coterie.privacy import people_moves
 from coterie.privacy.noise import Seeded, SystemEntropy
@@ -20,7 +21,6 @@ from coterie.privacy.proximal_grants import ProxScales, _clipped_move
 from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Squared
 from coterie.problems.local import Records
 from coterie.schedules import Schedule
-from coterie.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
 from coterie.transcript import Interrupted
 
 pytest.importorskip("numba")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import fixed_point_admm
-from coterie.channels import Curator, SecureSum
 from coterie.data import Federation
 from coterie.engines import in_process, people
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import Sample
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
-from coterie.selection import Sample
 
 N, D = 40, 5
 RNG = np.random.default_rng(3)

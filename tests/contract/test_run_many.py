@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import DualPerturbedADMM, NoisyGradientDescent, PenaltyPerturbedADMM, RecycledADMM
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import in_process, rounds
 from coterie.engines.in_process import run, run_many
 from coterie.errors import InputError
+from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded

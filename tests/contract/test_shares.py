@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import SumNoisedADMM, WalkADMM
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import in_process, shares
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator
+from coterie.network.selection import Poisson, Walk
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import LocalNoise, SumNoise
 from coterie.problems import L1, L2, Logistic, Problem, Squared
-from coterie.selection import Poisson, Walk
 
 N, D, REPEATS = 60, 4, 6
 

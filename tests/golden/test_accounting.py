@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM
-from coterie.channels import Curator, SecureSum
 from coterie.errors import PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, GaussianObjective, Pure

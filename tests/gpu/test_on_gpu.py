@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import DualPerturbedADMM, RecycledADMM, fixed_point_admm
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines import at_once, people
 from coterie.engines.in_process import run, run_many
+from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms import PenaltyPerturbedADMM, RecycledADMM
-from coterie.channels import SecureSum
+from coterie.network.channels import SecureSum
 from coterie.privacy.events import Both, Gaussian, PoissonGaussian, Pure
 from coterie.privacy.grants import issue
 from coterie.privacy.noise import Seeded

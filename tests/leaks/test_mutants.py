@@ -28,7 +28,8 @@ from coterie.algorithms import (
     WalkADMM,
 )
 from coterie.audit.instances import HEAVY, PENALTY, enumerate_instances
-from coterie.channels import Curator, SecureSum
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import Poisson, Walk
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
@@ -42,7 +43,6 @@ from coterie.privacy.objective import (
 )
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.problems import L2
-from coterie.selection import Poisson, Walk
 
 pytestmark = pytest.mark.slow  # every mutant and twin is compiled anew
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, SumNoisedADMM
-from coterie.channels import Broadcast, Curator
 from coterie.errors import LeakError
 from coterie.facts import Facts
+from coterie.network.channels import Broadcast, Curator
 from coterie.plan import Plan
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM
-from coterie.channels import Broadcast, Curator, SecureSum
 from coterie.data import Federation
 from coterie.errors import InputError, LeakError, PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
 from coterie.privacy.grants import ArgminGrant, ArgminScales

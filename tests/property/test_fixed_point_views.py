@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, SumNoisedADMM, WalkADMM
-from coterie.channels import Curator, SecureSum
 from coterie.data import Federation
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import Poisson, Sample, Walk
 from coterie.plan import Plan
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, Huber, HuberisedHinge, Problem, Squared
-from coterie.selection import Poisson, Sample, Walk
 
 ROUNDS = 4
 SMALL = 1e-4  # noise multiplier: keeps every score on its piece of the loss

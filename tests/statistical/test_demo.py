@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import ConsensusADMM
+from coterie.cli.demo import DELTA, N_PARTIES, make_plan, pooled_optimum
 from coterie.data import Federation, load_adult, partition
-from coterie.demo import DELTA, N_PARTIES, make_plan, pooled_optimum
 from coterie.engines.in_process import run
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded

@@ -16,11 +16,12 @@ from coterie.algorithms import (
     RecycledADMM,
 )
 from coterie.audit.attack import NotIdentifiableError, Recovered, recover_record
-from coterie.channels import Curator
 from coterie.data import Federation, Shard
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.impairments import Impairments
+from coterie.network.channels import Curator
+from coterie.network.impairments import Impairments
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
@@ -33,7 +34,6 @@ from coterie.privacy.objective import (
 )
 from coterie.problems import L1, L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
 from coterie.schedules import Schedule
-from coterie.topology import make_topology
 from coterie.transcript import Transcript
 
 N_PARTIES, SIZE, D = 4, 12, 6

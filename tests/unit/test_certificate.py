@@ -7,9 +7,9 @@ import pytest
 
 from coterie.algorithms import ConsensusADMM, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.certificate import Certificate, make_certificate, shown_loss
-from coterie.channels import Curator, SecureSum
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation

@@ -11,6 +11,7 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.network.topology import Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L1, L2, Box, HuberisedHinge, Logistic, Problem
@@ -23,7 +24,6 @@ from coterie.theory.convergence import (
     smallest_recycle_weight,
     theorem_3_1,
 )
-from coterie.topology import Topology, make_topology
 
 
 def matrices(topology):

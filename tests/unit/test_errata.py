@@ -17,6 +17,7 @@ from coterie.algorithms import ConsensusADMM
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem, Squared
@@ -26,7 +27,6 @@ from coterie.theory import errata_privacy as privacy
 from coterie.theory.errata import ERRATA, Erratum, Verdict, compute
 from coterie.theory.errata_entry import ContradictionError, bound, limit
 from coterie.theory.published import dual_perturbation_theorem_1
-from coterie.topology import make_topology
 
 COTERIE = Path(sys.executable).with_name("coterie")
 FIELDS = ["id", "paper", "statement", "claimed", "exact", "certified", "verdict"]

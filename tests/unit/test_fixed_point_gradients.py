@@ -15,11 +15,11 @@ from coterie.fixed_point import (
     looks_nonexpansive,
     stochastic_gradient_descent,
 )
+from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled
 from coterie.privacy.events import Gaussian
 from coterie.privacy.noise import Seeded
 from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
 from coterie.schedules import Schedule
-from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled
 
 N, P, L2 = 12, 4, 0.3
 RNG = np.random.default_rng(5)

@@ -9,11 +9,11 @@ import pytest
 
 from coterie.errors import InputError
 from coterie.fixed_point import BlockIteration, OwnBlock, OwnRounds, PerBlock, largest_stretch, looks_nonexpansive
+from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, Unprotected
 from coterie.privacy.noise import Seeded
 from coterie.schedules import Schedule
-from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
 
 SELECTIONS = {
     "all": All(),

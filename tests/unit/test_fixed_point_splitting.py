@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 from coterie.errors import InputError
 from coterie.fixed_point import consensus_admm, douglas_rachford, looks_nonexpansive
 from coterie.fixed_point.splitting import prox_of_penalty
+from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Ball, Box, ElasticNet
-from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled
 
 N, P, GAMMA, LAMBDA = 5, 3, 0.7, 0.6
 RNG = np.random.default_rng(3)

@@ -13,10 +13,11 @@ from coterie import PrivateLogisticRegression, PrivateRidge, Spending
 from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, NoisyGradientDescent, SumNoisedADMM, WalkADMM
 from coterie.audit.replay import declared_sensitivity
 from coterie.certificate import make_certificate
-from coterie.channels import Curator, SecureSum
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, LeakError, MissingExtraError, PrivacyPreconditionError
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import EVERYBODY_WORKS, Poisson, Walk
 from coterie.plan import Plan
 from coterie.privacy import discrete
 from coterie.privacy.discrete import LARGEST_STEP, STEPS_PER_STD, DiscreteGaussian, grid_event, grid_spacing
@@ -25,7 +26,6 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, Logistic, Problem
-from coterie.selection import EVERYBODY_WORKS, Poisson, Walk
 
 DELTA = 1e-5
 CURATOR = Curator()

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from coterie import native
+from coterie.network.selection import Poisson
+from coterie.network.topology import make_topology
 from coterie.privacy import noise, seeded_streams
 from coterie.privacy.noise import Seeded
 from coterie.privacy.seeded_streams import machine_code, places_below, uniforms
-from coterie.selection import Poisson
-from coterie.topology import make_topology
 
 pytest.importorskip("numba")
 

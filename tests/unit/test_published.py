@@ -18,6 +18,7 @@ from coterie.algorithms import (
 )
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.objective import (
     OUTPUT_SHARE,
@@ -34,7 +35,6 @@ from coterie.theory.published import (
     published_bound,
     recycled_records,
 )
-from coterie.topology import make_topology
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(20, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
 PROBLEM = Problem(loss=Logistic(), penalty=L2(3.0), party_weight=2.0)

@@ -5,11 +5,11 @@ import dataclasses
 from rich.console import Console
 
 from coterie.algorithms import PenaltyPerturbedADMM
+from coterie.cli.results import privacy_table
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
-from coterie.report import privacy_table
 
 FACTS = Facts(parties=("north", "south"), sizes=(100, 50), n_features=3, row_norm=1.0, labels=("no", "yes"))
 

@@ -8,16 +8,16 @@ import pytest
 
 from coterie import PrivateLogisticRegression
 from coterie.algorithms import ALGORITHMS, EdgewiseADMM, RecycledADMM
-from coterie.channels import SecureSum
+from coterie.cli.spec import execute, prepare, read_spec
+from coterie.cli.spec.outcome import model_of
 from coterie.data import CategoryColumn, Label, NumberColumn, NumberLabel, Schema
+from coterie.data.tables import CHUNK_ROWS, column_names, read_columns
 from coterie.errors import InputError
+from coterie.network.channels import SecureSum
+from coterie.network.selection import Sample, Walk
 from coterie.privacy.objective import OutputPerturbation
 from coterie.problems import ElasticNet, Huber, Logistic, Multinomial
 from coterie.schedules import Schedule
-from coterie.selection import Sample, Walk
-from coterie.spec import execute, prepare, read_spec
-from coterie.spec.outcome import model_of
-from coterie.tables import CHUNK_ROWS, column_names, read_columns
 
 PRIVACY = '[privacy]\nepsilon = 2.0\ndelta = 1e-5\nadjacency = "replace-one"\n'
 SCHEMA = Schema(

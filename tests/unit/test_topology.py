@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import InputError
-from coterie.topology import GRAPHS, Topology, make_topology
+from coterie.network.topology import GRAPHS, Topology, make_topology
 
 
 @pytest.mark.parametrize("name", GRAPHS)

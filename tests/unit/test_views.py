@@ -14,14 +14,14 @@ from coterie.algorithms import (
     MemorylessWalk,
     WalkADMM,
 )
-from coterie.channels import Curator
+from coterie.cli.results import views_table
 from coterie.facts import Facts
+from coterie.network.channels import Curator
+from coterie.network.selection import Sample, Walk
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, WalkNoise
 from coterie.problems import L2, Logistic, Problem
-from coterie.report import views_table
-from coterie.selection import Sample, Walk
 from coterie.theory.views import three_views
 
 N, STEP, MULTIPLIER, ROUNDS, DELTA = 100, 0.5, 30.0, 40, 1e-6

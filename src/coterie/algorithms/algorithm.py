@@ -17,15 +17,15 @@ from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import jax
 
-from coterie.channels import Channel, SecureSum, Token
 from coterie.errors import InputError
+from coterie.network.channels import Channel, SecureSum, Token
+from coterie.network.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
+from coterie.network.topology import Topology
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.release import Contribution, Release
 from coterie.problems.local import Records
 from coterie.problems.problem import Problem
-from coterie.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
-from coterie.topology import Topology
 
 
 class Heard(NamedTuple):

@@ -22,14 +22,14 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
-from coterie.channels import Broadcast
 from coterie.errors import InputError
+from coterie.network.channels import Broadcast
+from coterie.network.topology import Topology
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.objective import NoNoise
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
-from coterie.topology import Topology
 
 
 class GraphState(NamedTuple):

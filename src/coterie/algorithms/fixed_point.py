@@ -21,12 +21,12 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
-from coterie.channels import Broadcast, Channel, Curator, SecureSum, Token
 from coterie.errors import InputError
+from coterie.network.channels import Broadcast, Channel, Curator, SecureSum, Token
+from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, ProximalMechanism, SumNoise, WalkNoise
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
 from coterie.problems.penalties import Penalty
-from coterie.selection import EVERYBODY_WORKS, Selection, Walk
 from coterie.serialise import serialisable
 
 

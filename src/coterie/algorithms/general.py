@@ -17,9 +17,9 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
-from coterie.channels import Broadcast
 from coterie.errors import InputError
 from coterie.matrices import Matrix
+from coterie.network.channels import Broadcast
 from coterie.privacy.image import ImageGrant, ImageNoise
 from coterie.problems.local import Records, minimise
 from coterie.problems.losses import Squared

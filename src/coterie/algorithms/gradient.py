@@ -16,13 +16,13 @@ import jax.numpy as jnp
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
-from coterie.channels import Curator, SecureSum
 from coterie.errors import InputError
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import EVERYBODY_WORKS, Selection
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems.penalties import Penalty
 from coterie.schedules import Schedule, as_schedule
-from coterie.selection import EVERYBODY_WORKS, Selection
 from coterie.serialise import serialisable
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from coterie.algorithms.algorithm import Algorithm
-from coterie.channels import Broadcast
+from coterie.network.channels import Broadcast
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.objective import SoloPerturbation
 from coterie.serialise import serialisable

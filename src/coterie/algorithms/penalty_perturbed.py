@@ -20,10 +20,10 @@ import numpy as np
 from coterie.algorithms.averaging import Averaging
 from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
+from coterie.network.topology import Topology
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
-from coterie.topology import Topology
 
 
 @serialisable

@@ -20,8 +20,8 @@ from coterie.audit.recording import NORMAL_LAWS, Prepared, Workbench, unit_draws
 from coterie.data.federation import Federation, Shard
 from coterie.engines.in_process import run
 from coterie.errors import InputError
+from coterie.network.selection import All
 from coterie.plan import Plan
-from coterie.selection import All
 
 N_CANARIES = 200
 GUESSED = 0.5  # share of the canaries whose scores are most outspoken

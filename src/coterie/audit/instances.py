@@ -17,18 +17,18 @@ import numpy as np
 
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
-from coterie.channels import Channel
 from coterie.data.federation import Federation, Shard
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.network.channels import Channel
+from coterie.network.selection import All, Poisson, Selection, Walk
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.events import Adjacency
 from coterie.privacy.mechanisms import Mechanism, Unit
 from coterie.problems.losses import HuberisedHinge, Loss
 from coterie.problems.penalties import L2, Penalty
 from coterie.problems.problem import Problem
-from coterie.selection import All, Poisson, Selection, Walk
-from coterie.topology import make_topology
 
 DELTA = 0.01  # a stated loss holds at every delta, and at a large one thousands of runs can come close to it
 N_PARTIES = 3

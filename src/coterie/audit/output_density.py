@@ -16,13 +16,13 @@ from coterie.audit.density_ratio import Step, exact_epsilon, pure_loss, renyi_di
 from coterie.audit.finding import Measured
 from coterie.audit.instances import DELTA, Setting
 from coterie.audit.recording import Workbench, record
+from coterie.network.selection import All, Poisson, Walk
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Both, Event, Gaussian
 from coterie.privacy.grants import ArgminGrant
 from coterie.problems.local import Records
 from coterie.problems.losses import Logistic, Loss
-from coterie.selection import All, Poisson, Walk
 
 ORDERS = np.array([1.25, 1.5, 2.0, 3.0, 4.0])
 SAMPLED_ORDERS = np.array([2.0, 3.0, 4.0, 8.0])

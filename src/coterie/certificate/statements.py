@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from coterie.algorithms import ALGORITHMS
-from coterie.channels import Broadcast, Channel, Curator, SecureSum, Token
 from coterie.citations import CITATIONS, SOFTWARE
 from coterie.errors import InputError
+from coterie.network.channels import Broadcast, Channel, Curator, SecureSum, Token
 from coterie.plan import Plan
 from coterie.serialise import encode
 

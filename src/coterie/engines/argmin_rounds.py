@@ -11,7 +11,7 @@ import jax
 from coterie.algorithms.consensus import GraphADMM
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program, Rounds, at_round
-from coterie.impairments import Impairments
+from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.argmin_step import answered, asked
 from coterie.privacy.grants import ArgminGrant

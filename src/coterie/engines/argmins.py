@@ -17,8 +17,8 @@ from coterie import native
 from coterie.engines.argmin_rounds import ArgminRounds, come_apart
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program
-from coterie.impairments import Impairments
 from coterie.native.cores import n_cores
+from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.seeded_streams import load_machine_code
 from coterie.problems.local import Records, minimise_alone

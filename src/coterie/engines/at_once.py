@@ -17,7 +17,7 @@ from coterie.engines.argmin_rounds import ArgminRounds, come_apart
 from coterie.engines.buckets import group_by_size, make_buckets
 from coterie.engines.compiling import loops_on_device
 from coterie.engines.rounds import Program
-from coterie.impairments import Impairments
+from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.problems import explicit, shared
 from coterie.problems.problem import Problem

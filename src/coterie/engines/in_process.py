@@ -19,10 +19,10 @@ from coterie.engines.shares import in_shares, share_of
 from coterie.engines.threads import one_lapack_thread
 from coterie.engines.tracks import Track
 from coterie.errors import InputError
-from coterie.impairments import Impairments
+from coterie.network.impairments import Impairments
+from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, SystemEntropy
-from coterie.selection import All
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from coterie.engines.numbers import numbers_of
-from coterie.impairments import Impairments
+from coterie.network.impairments import Impairments
+from coterie.network.selection import Walk, participants
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Purpose, draw_many
-from coterie.selection import Walk, participants
 
 Drawn = dict[Any, Any]  # noise of one block, for those who would draw the same
 

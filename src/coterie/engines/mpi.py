@@ -27,10 +27,10 @@ from coterie.engines.ranks import Layout, split
 from coterie.engines.rounds import Program
 from coterie.engines.threads import one_lapack_thread
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
+from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy, draw_many
 from coterie.privacy.release import unit_noise
-from coterie.selection import All
 from coterie.transcript import Transcript
 
 Progress = Callable[[int, int], None]

@@ -15,12 +15,12 @@ import numpy as np
 from coterie.algorithms import BroadcastNoisedADMM
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program, at_round
-from coterie.impairments import Impairments
+from coterie.network.impairments import Impairments
+from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.people_step import People, PeopleStates, Solver, advance_people, in_few_steps, with_search
 from coterie.privacy.release import unit_noise
 from coterie.problems.local import Records
-from coterie.selection import All
 
 
 def fits(plan: Plan, impairments: Impairments | None) -> bool:

@@ -14,15 +14,15 @@ import numpy as np
 
 from coterie import native
 from coterie.algorithms import SumNoisedADMM
-from coterie.channels import Curator
-from coterie.impairments import Impairments
 from coterie.native.cores import on_cores
+from coterie.network.channels import Curator
+from coterie.network.impairments import Impairments
+from coterie.network.selection import Poisson
 from coterie.plan import Plan
 from coterie.privacy import people_moves
 from coterie.privacy.noise import KEYS_AT_ONCE, Law, NoiseSource, Seeded, draw_many
 from coterie.privacy.seeded_streams import load_machine_code
 from coterie.problems.local import Records
-from coterie.selection import Poisson
 
 ENOUGH_WORK = 2**26  # rounds x runs x people at work x features for which it pays to load Numba
 BLOCK_WORK = 2**28  # of them in a block: about a tenth of a second, and a run's states are fetched once a block

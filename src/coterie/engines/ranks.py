@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
+from coterie.network.topology import Topology
 from coterie.schedules import Schedule
-from coterie.topology import Topology
 
 
 def split(sizes: Sequence[int], n_ranks: int) -> list[np.ndarray]:

@@ -17,15 +17,15 @@ from coterie.engines.buckets import group_by_size
 from coterie.engines.compiling import simple_code
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.numbers import with_numbers, without_numbers
-from coterie.impairments import ImpairedTopology
+from coterie.network.impairments import ImpairedTopology
+from coterie.network.selection import All
+from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
 from coterie.problems import shared
 from coterie.problems.local import in_one_try
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule
-from coterie.selection import All
-from coterie.topology import Topology
 
 LITTLE_WORK = 2**29  # rounds x repeats x records x features
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.engines.inputs import Inputs
 from coterie.engines.rounds import Program
 from coterie.errors import LocalSolveError
-from coterie.impairments import Impairments
+from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
 from coterie.transcript import Transcript

@@ -18,6 +18,7 @@ from coterie.errors import InputError
 from coterie.estimators import exact
 from coterie.estimators.design import make_design, split_intercept
 from coterie.estimators.privacy import FitPrivacy, describe
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta, check_epsilon
 from coterie.privacy.discrete import unit_steps
@@ -25,7 +26,6 @@ from coterie.privacy.events import check_adjacency
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import Loss, Penalty, Problem
 from coterie.spending import Spending, Terms
-from coterie.topology import make_topology
 from coterie.transcript import Transcript
 
 

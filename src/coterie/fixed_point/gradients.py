@@ -18,10 +18,10 @@ from coterie.data.checks import finite_array, positive_number, same_length, whol
 from coterie.errors import InputError
 from coterie.fixed_point.iteration import BlockIteration
 from coterie.fixed_point.sensitivity import OwnRounds, PerBlock, WholeUpdate, not_negative
+from coterie.network.selection import All, Selection
 from coterie.privacy.events import Adjacency, check_adjacency
 from coterie.problems.losses import Loss
 from coterie.schedules import Schedule, as_schedule
-from coterie.selection import All, Selection
 
 Sampling = Literal["passes", "uniform"]
 

@@ -22,12 +22,12 @@ import numpy as np
 from coterie.data.checks import finite_array, whole_number
 from coterie.errors import InputError
 from coterie.fixed_point.sensitivity import Sensitivity, as_sensitivity, not_negative
+from coterie.network.selection import Selection
+from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.events import Event, Gaussian, Unprotected
 from coterie.privacy.noise import NoiseSource, SystemEntropy
 from coterie.schedules import Schedule, as_schedule
-from coterie.selection import Selection
-from coterie.topology import UNRESTRICTED, Topology, make_topology
 
 Operator = Callable[[np.ndarray], np.ndarray]
 

@@ -18,9 +18,9 @@ from coterie.data.checks import positive_number, whole_number
 from coterie.errors import InputError
 from coterie.fixed_point.iteration import BlockIteration, Operator
 from coterie.fixed_point.sensitivity import OwnBlock, WholeUpdate, not_negative
+from coterie.network.selection import Selection
 from coterie.problems.penalties import Penalty
 from coterie.schedules import Schedule
-from coterie.selection import Selection
 
 Prox = Callable[[np.ndarray, float], np.ndarray]  # (v, step) -> argmin_x f(x) + |x - v|^2 / (2 step)
 

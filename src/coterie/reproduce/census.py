@@ -13,12 +13,12 @@ import numpy as np
 from coterie.algorithms import ConsensusADMM
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import run
+from coterie.network.topology import Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem
 from coterie.reproduce.figure import Scale
 from coterie.schedules import Schedule
-from coterie.topology import Topology, make_topology
 
 PARTY_WEIGHT = 1750.0  # the papers' C
 _CHUNK = 2**24  # margins held at once

@@ -17,9 +17,10 @@ from coterie.algorithms import (
     NoisyGradientDescent,
     SumNoisedADMM,
 )
-from coterie.channels import Curator
 from coterie.data import Federation
 from coterie.engines.in_process import run
+from coterie.network.channels import Curator
+from coterie.network.selection import EVERYBODY_WORKS, Poisson, Sample
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, PoissonGaussian
@@ -27,7 +28,6 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L1, Problem, Squared
-from coterie.selection import EVERYBODY_WORKS, Poisson, Sample
 from coterie.theory.published_fixed_point import PublishedLoss, published_epsilon, theorem_3_central
 
 N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1

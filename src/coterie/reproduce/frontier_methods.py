@@ -17,6 +17,8 @@ from coterie.algorithms import (
     SumNoisedADMM,
     WalkADMM,
 )
+from coterie.network.selection import Walk
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, OutputPerturbation
 from coterie.privacy.proximal import SumNoise
@@ -24,8 +26,6 @@ from coterie.problems import L2, Logistic, Problem
 from coterie.reproduce.census import Network, network
 from coterie.reproduce.measures import DELTA
 from coterie.rules import RECYCLE_WEIGHT, Open, Situation, choose
-from coterie.selection import Walk
-from coterie.topology import make_topology
 
 GRAPHS = {1: "complete", 5: "ring", 20: "watts-strogatz", 100: "watts-strogatz"}
 PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)

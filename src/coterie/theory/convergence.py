@@ -19,9 +19,9 @@ import numpy as np
 
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.network.topology import Topology
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
-from coterie.topology import Topology
 
 Numbers = float | Sequence[float]  # one for all parties or one each
 Case = Literal["proved", "unproved", "fails"]

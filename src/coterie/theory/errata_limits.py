@@ -10,12 +10,12 @@ import numpy as np
 from coterie.algorithms import ConsensusADMM, RecycledADMM
 from coterie.data import Federation
 from coterie.engines.in_process import run
+from coterie.network.topology import Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, Problem, Squared
 from coterie.schedules import Schedule
 from coterie.theory.errata_entry import MR, PP, Erratum, bound, limit
-from coterie.topology import Topology, make_topology
 
 TRIANGLE = make_topology("complete", 3)
 

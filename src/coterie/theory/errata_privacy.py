@@ -15,6 +15,7 @@ from coterie.audit.density_ratio import Step, log_density, pure_loss
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.facts import Facts
+from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, NoNoise, PenaltyPerturbation
@@ -29,7 +30,6 @@ from coterie.theory.published import (
     penalty_perturbation_theorem_4_1,
     recycled_theorem_v_1,
 )
-from coterie.topology import make_topology
 
 LABELS = ("-", "+")
 ADJACENCY = "replace-one"

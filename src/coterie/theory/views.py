@@ -14,9 +14,9 @@ import numpy as np
 
 from coterie.algorithms.fixed_point import LocallyNoisedADMM, MemorylessWalk, WalkADMM
 from coterie.algorithms.general import GeneralADMM
+from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.observers import PEER
-from coterie.selection import All
 from coterie.theory import published_fixed_point as fp
 
 Onlooker = Literal["local", "central", "network"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.demo import DELTA, EPSILON, DemoResult
+from coterie.cli.demo import DELTA, EPSILON, DemoResult
 from coterie.errors import MissingExtraError
 
 PRIVATE, EXACT, GREY = "#0b6e99", "#d9822b", "#7a7a7a"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.commands import audit, certificate, cite, datasets, reproduce, run, schema
+from coterie.cli import audit, certificate, cite, datasets, reproduce, run, schema
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,8 +70,8 @@ def demo(
     if directory is not None:
         check_free(directory)
 
-    from coterie.demo import run_demo
-    from coterie.progress import shown_progress
+    from coterie.cli.demo import run_demo
+    from coterie.cli.progress import shown_progress
 
     with shown_progress("training", quiet=json_line) as progress, _saved_when_stopped(directory):
         result = run_demo(seed=seed, progress=progress)
@@ -82,7 +82,7 @@ def demo(
     if json_line:
         typer.echo(json.dumps(result.summary()))
         return
-    from coterie.report import demo_table
+    from coterie.cli.results import demo_table
 
     console.print(demo_table(result))
     if directory is not None:
@@ -134,7 +134,7 @@ def _figure_or_none():
 
     if find_spec("matplotlib") is None:
         return None
-    from coterie.figures import draw_demo
+    from coterie.cli.pictures import draw_demo
 
     return draw_demo
 

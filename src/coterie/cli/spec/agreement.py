@@ -6,11 +6,8 @@ from typing import Any
 
 from coterie.certificate import Certificate
 from coterie.certificate.statements import NO_TUNING
-from coterie.data import load
-from coterie.errors import InputError
-from coterie.facts import Facts
-from coterie.spec.problems import make_problem
-from coterie.spec.reading import (
+from coterie.cli.spec.problems import make_problem
+from coterie.cli.spec.reading import (
     algorithm_section,
     data_section,
     engine_section,
@@ -19,7 +16,10 @@ from coterie.spec.reading import (
     schema_from,
     tables_of,
 )
-from coterie.spec.sections import AlgorithmSection, DataSection, PrivacySection
+from coterie.cli.spec.sections import AlgorithmSection, DataSection, PrivacySection
+from coterie.data import load
+from coterie.errors import InputError
+from coterie.facts import Facts
 
 _CHANNELS = {"none": "broadcast", "curator": "curator", "secure-sum": "secure-sum"}
 

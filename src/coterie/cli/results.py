@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from coterie.demo import DELTA, DemoResult
+from coterie.cli.demo import DELTA, DemoResult
 from coterie.plan import Plan
 from coterie.privacy.accountants import pure_epsilon
 from coterie.theory.published import published_bound

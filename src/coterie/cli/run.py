@@ -44,14 +44,14 @@ def run(
     if not plan_only:
         check_free(directory)
 
-    from coterie.progress import shown_progress
-    from coterie.spec import Outcome, execute, prepare, read_spec
+    from coterie.cli.progress import shown_progress
+    from coterie.cli.spec import Outcome, execute, prepare, read_spec
 
     content = read_spec(spec, engine=engine)
     carry_out: Callable[..., Outcome | None] = execute
     together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if content.engine.name == "mpi":
-        from coterie.spec.cluster import ended_together, execute_on_cluster, is_first
+        from coterie.cli.spec.cluster import ended_together, execute_on_cluster, is_first
 
         carry_out, together = execute_on_cluster, ended_together()
         json_line = json_line or not is_first()  # nobody but the first process speaks

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from coterie.cli.spec.reading import read_schema
+from coterie.cli.spec.records import encode, wanted_columns
 from coterie.data.checks import nearest
+from coterie.data.tables import column_names, read_columns
 from coterie.errors import InputError
-from coterie.spec.reading import read_schema
-from coterie.spec.records import encode, wanted_columns
-from coterie.tables import column_names, read_columns
 
 _MOST_CLASSES = 10  # more different whole numbers are a number to predict
 _MOST_CATEGORIES = 100  # more different texts are names or notes, not categories

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coterie.errors import InputError
+from coterie.network.topology import Topology
 from coterie.serialise import serialisable
-from coterie.topology import Topology
 
 Uniform = Callable[[int], np.ndarray]  # that many independent numbers in [0, 1)
 _NUMBERS_AT_ONCE = 2**20  # bounds memory

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from coterie.certificate import Certificate, Past, make_certificate
+from coterie.cli.spec.names import ALGORITHMS
+from coterie.cli.spec.outcome import Log, Outcome
+from coterie.cli.spec.problems import make_problem
+from coterie.cli.spec.records import Records, load_records
+from coterie.cli.spec.sections import Spec
+from coterie.cli.spec.settings import make_algorithm
 from coterie.engines.in_process import run
 from coterie.errors import InputError
+from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.plan import Plan
 from coterie.privacy.discrete import unit_steps
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.spec.names import ALGORITHMS
-from coterie.spec.outcome import Log, Outcome
-from coterie.spec.problems import make_problem
-from coterie.spec.records import Records, load_records
-from coterie.spec.sections import Spec
-from coterie.spec.settings import make_algorithm
 from coterie.spending import Spending, Terms
-from coterie.topology import UNRESTRICTED, make_topology
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from coterie.cli.spec.names import one_of
 from coterie.data.checks import nearest
 from coterie.errors import InputError
-from coterie.spec.names import one_of
 
 Check = Callable[[str, Any], Any]
 REQUIRED: Any = object()

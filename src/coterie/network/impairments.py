@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import InputError
+from coterie.network.topology import Topology
 from coterie.serialise import serialisable
-from coterie.topology import Topology
 
 
 class Delivery(NamedTuple):

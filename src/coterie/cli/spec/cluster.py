@@ -7,12 +7,12 @@ from typing import Any
 
 from coterie.caches import processor
 from coterie.certificate.software import software
+from coterie.cli.spec.execution import Prepared, Progress, charge, outcome_of
+from coterie.cli.spec.outcome import Outcome
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
 from coterie.privacy.noise import Seeded
-from coterie.spec.execution import Prepared, Progress, charge, outcome_of
-from coterie.spec.outcome import Outcome
 from coterie.transcript import Transcript
 
 

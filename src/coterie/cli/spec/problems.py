@@ -1,10 +1,10 @@
 """The problem of a spec: loss and penalty by name, with what the labels suggest where nothing is said."""
 
+from coterie.cli.spec.names import LOSSES
+from coterie.cli.spec.sections import ProblemSection
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.problems import L2, Ball, Box, ElasticNet, Loss, Penalty, Problem
-from coterie.spec.names import LOSSES
-from coterie.spec.sections import ProblemSection
 
 _SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
 

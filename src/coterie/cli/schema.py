@@ -31,7 +31,7 @@ def make(
     what could ever be there, not what is there. With --from-data they are read off the file, for experiments; the
     schema then says so, and so will every certificate.
     """
-    from coterie.spec.schemas import schema_text, write_new
+    from coterie.cli.spec.schemas import schema_text, write_new
 
     columns = write_new(out, schema_text(file, label=label, party_column=party_column, from_data=from_data))
     told = "read off the data, which VOIDS the guarantee" if from_data else "to be filled in from public knowledge"
@@ -50,7 +50,7 @@ def check(
     json_line: Annotated[bool, _JSON] = False,
 ) -> None:
     """Check that a file fits a schema; the first thing that does not fit is named, with exit code 2."""
-    from coterie.spec.schemas import check_file
+    from coterie.cli.spec.schemas import check_file
 
     told = check_file(schema, file)
     if json_line:

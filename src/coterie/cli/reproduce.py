@@ -49,7 +49,7 @@ def reproduce(
         os.environ.setdefault("XLA_FLAGS", _fast_compilation())
     figures = find(MODULES if everything else names or ())
 
-    from coterie.progress import shown_progress
+    from coterie.cli.progress import shown_progress
     from coterie.reproduce.runner import reproduce as run_figures
 
     with shown_progress("reproducing", quiet=json_list, estimate_over=_ESTIMATE_OVER) as progress:

@@ -5,12 +5,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from coterie.data import Schema
-from coterie.errors import InputError
-from coterie.spec import keys
-from coterie.spec.keys import REQUIRED, Key
-from coterie.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, OPEN_SETTINGS, TOPOLOGIES, TRUST, one_of
-from coterie.spec.sections import (
+from coterie.cli.spec import keys
+from coterie.cli.spec.keys import REQUIRED, Key
+from coterie.cli.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, OPEN_SETTINGS, TOPOLOGIES, TRUST, one_of
+from coterie.cli.spec.sections import (
     AlgorithmSection,
     DataSection,
     EngineSection,
@@ -19,6 +17,8 @@ from coterie.spec.sections import (
     ProblemSection,
     Spec,
 )
+from coterie.data import Schema
+from coterie.errors import InputError
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "engine")
 SOURCES = ("dataset", "file", "files")

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from coterie.cli.spec.sections import DataSection, Spec
 from coterie.data import CategoryColumn, Federation, Label, NumberColumn, Schema, load, partition
+from coterie.data.tables import read_columns
 from coterie.errors import InputError
-from coterie.spec.sections import DataSection, Spec
-from coterie.tables import read_columns
 
 DEFAULT_PARTIES = 5  # of a data set that has no parties of its own
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from coterie.certificate import Certificate
+from coterie.cli.spec.records import Records
+from coterie.cli.spec.sections import Spec
 from coterie.data import Schema
 from coterie.rundir import new_directory
-from coterie.spec.records import Records
-from coterie.spec.sections import Spec
 from coterie.transcript import RANDOMNESS, Transcript
 
 SUMS = "SHA256SUMS"

@@ -21,7 +21,7 @@ def verify(
     Of a run's directory, the plan, the transcript, the model and the sums of all files are checked as well.
     """
     from coterie.certificate import shown_loss
-    from coterie.spec.verification import verify_path
+    from coterie.cli.spec.verification import verify_path
 
     certificate, checked, notes = verify_path(path)
     if json_line:
@@ -43,7 +43,7 @@ def show(
     json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
 ) -> None:
     """Print a certificate as Markdown, after checking it."""
-    from coterie.spec.verification import verify_path
+    from coterie.cli.spec.verification import verify_path
 
     certificate, _, _ = verify_path(path)
     typer.echo(json.dumps(certificate.document) if json_line else certificate.to_markdown())

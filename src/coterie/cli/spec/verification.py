@@ -8,10 +8,10 @@ from typing import Any
 from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, unique_keys
 from coterie.certificate.software import package_digest
+from coterie.cli.spec.agreement import check_spec
+from coterie.cli.spec.outcome import SUMS, files_of, model_of, summary_of, transcript_name
 from coterie.data import Schema
 from coterie.errors import InputError
-from coterie.spec.agreement import check_spec
-from coterie.spec.outcome import SUMS, files_of, model_of, summary_of, transcript_name
 from coterie.transcript import Transcript
 
 # a spec cannot tell how long a run took, and only its own data sets have public test records

@@ -23,18 +23,18 @@ from coterie import rules
 from coterie.algorithms import ALGORITHMS, Algorithm
 from coterie.algorithms.averaging import Averaging
 from coterie.algorithms.penalty_perturbed import EdgewiseADMM
-from coterie.channels import Channel
+from coterie.cli.spec import keys
+from coterie.cli.spec.names import CHANNELS, SELECTIONS, one_of
+from coterie.cli.spec.sections import AlgorithmSection, PrivacySection
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
+from coterie.network.channels import Channel
+from coterie.network.selection import Selection, Walk
+from coterie.network.topology import Topology
 from coterie.privacy.mechanisms import Mechanism
 from coterie.problems import Penalty, Problem, Squared
 from coterie.schedules import Schedule
-from coterie.selection import Selection, Walk
-from coterie.spec import keys
-from coterie.spec.names import CHANNELS, SELECTIONS, one_of
-from coterie.spec.sections import AlgorithmSection, PrivacySection
-from coterie.topology import Topology
 
 _NUMBERS = ("penalty", "step", "clip")
 _NOISE = ("noise_multiplier", "noise_rate", "step_epsilon")

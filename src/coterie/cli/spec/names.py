@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from coterie.algorithms import ALGORITHMS
-from coterie.channels import Curator, SecureSum
 from coterie.data import DATASETS
 from coterie.data.checks import nearest
 from coterie.errors import InputError
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
+from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
 from coterie.rules import TRUST
-from coterie.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
-from coterie.topology import GRAPHS, UNRESTRICTED
 
 TOPOLOGIES = (*GRAPHS, UNRESTRICTED)
 LOSSES = {

@@ -1,0 +1,1 @@
+"""Who is connected to whom, what travels between them, who works when, and what gets lost."""

@@ -1,7 +1,0 @@
-"""One TOML file that says everything about a run, and the run itself."""
-
-from coterie.spec.execution import Prepared, execute, prepare
-from coterie.spec.outcome import Outcome
-from coterie.spec.reading import Spec, read_spec
-
-__all__ = ["Outcome", "Prepared", "Spec", "execute", "prepare", "read_spec"]
