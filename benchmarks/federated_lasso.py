@@ -60,7 +60,7 @@ def baseline(program, plan: Plan, crowd: Federation, n_rounds: int) -> tuple[np.
     start, rng = time.perf_counter(), np.random.default_rng(0)
     rng.normal(size=(n_rounds, P)), rng.random(size=(n_rounds, N)) < RATE  # what a plain program would draw
     drawn = time.perf_counter() - start
-    noise = np.stack([source.draw("gaussian", P, repeat=0, party=0, t=t) for t in range(n_rounds)])
+    noise = np.stack([source.draw("rounded-gaussian", P, repeat=0, party=0, t=t) for t in range(n_rounds)])
     start = time.perf_counter()
     models = program.run(
         A,

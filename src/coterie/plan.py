@@ -11,28 +11,31 @@ import math
 from collections import Counter
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.flow import check_plan_flow
-from coterie.granting import Granting
-from coterie.network.selection import Walk
+from coterie.network.selection import All, Poisson, Walk
 from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
-from coterie.privacy.discrete import DiscreteGaussian
 from coterie.privacy.events import Adjacency, Gaussian, check_adjacency
-from coterie.privacy.mechanisms import Unit
+from coterie.privacy.grants import Grant
+from coterie.privacy.mechanisms import PartyFacts, Unit
+from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.observers import Observer, check_observer
+from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
+from coterie.problems.local import Records
 from coterie.problems.problem import Problem
 from coterie.serialise import canonical, decode, digest, serialisable
 
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan(Granting):
+class Plan:
     """`records_per_person` and `people_span_parties` say what one person may own: that many records at a party, and
     records at one party only (losses of parties are then alternatives) or at all of them (then they add up)."""
 
@@ -89,6 +92,103 @@ class Plan(Granting):
         self.algorithm.check(self.topology, self.problem)
         _ = self.issued  # every hypothesis is checked here
 
+    # --- grants -----------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def kinds(self) -> tuple[np.ndarray, list[int]]:
+        """The kind of every party, and one party of each kind: parties of one kind get the same grants."""
+        degrees, columns = self.topology.degrees, []
+        for schedule in self.algorithm.mechanism.schedules().values():
+            columns += [value for value in (schedule.start, schedule.ratio) if isinstance(value, tuple)]
+        if not columns and self.facts.smallest == self.facts.largest and (degrees == degrees[0]).all():
+            return np.zeros(self.facts.n_parties, int), [0]
+        columns += [self.facts.sizes, degrees]
+        _, first, kind = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
+        return kind.ravel(), first.tolist()
+
+    def party_facts(self, party: int) -> PartyFacts:
+        selection = self.algorithm.selection
+        secret_rate = selection.probability if isinstance(selection, Poisson) and selection.secret else 1.0
+        channel, n_parties = self.algorithm.channel, self.facts.n_parties
+        return PartyFacts.of(
+            party,
+            self.problem,
+            self.facts,
+            int(self.topology.degrees[party]),
+            self.adjacency,
+            self.unit,
+            secret_rate,
+            channel.noise_rows(n_parties) if channel.aggregates else 1,
+        )
+
+    @functools.cached_property
+    def issued(self) -> tuple[list[Grant], np.ndarray]:
+        """The distinct grants, and which of them party i holds in round t: (n_rounds or 1, n_parties)."""
+        mechanism, (kind, one_of_each) = self.algorithm.mechanism, self.kinds
+        places: dict[Any, int] = {}
+        grants: list[Grant] = []
+        n_rows = 1 if mechanism.constant_in_time else self.n_rounds
+        index = np.empty((n_rows, len(one_of_each)), dtype=np.int32)
+        for k, party in enumerate(one_of_each):
+            facts = self.party_facts(party)
+            for t in range(n_rows):
+                key = (mechanism.values(t, party), facts)
+                if key not in places:
+                    places[key] = len(grants)
+                    grants.append(mechanism.grant(t, party, self.problem, facts))
+                index[t, k] = places[key]
+        return grants, index[:, kind]
+
+    def grant_table(self) -> Any:
+        """The scales of the distinct grants, as one pytree of arrays."""
+        grants, _ = self.issued
+        return type(grants[0]).Scales(*(np.asarray(column) for column in zip(*(g.scales for g in grants), strict=True)))
+
+    def grant_scales(self) -> Any:
+        """The scales of every round and party, (n_rounds, n_parties): for small plans."""
+        rows = np.broadcast_to(self.issued[1], (self.n_rounds, self.facts.n_parties))
+        return jax.tree.map(lambda column: column[rows], self.grant_table())
+
+    def as_grant(self, scales: Any) -> Any:
+        """A grant around (traced) scales that were issued by this plan, as a party's step gets it."""
+        return jax.tree.unflatten(jax.tree.structure(self.issued[0][0]), list(scales))
+
+    def draw(self, source: NoiseSource, keys: Keys, purpose: Purpose) -> np.ndarray | None:
+        """The unit noise that grants have a use for, a row for each (repeat, party, round); None where they have none.
+        The noise of a sum has the places of the channel's rows instead of parties."""
+        law, uses = self.algorithm.mechanism.law, type(self.issued[0][0]).uses
+        if law is None or purpose not in uses:
+            return None
+        n_parties, channel = self.facts.n_parties, self.algorithm.channel
+        rows = channel.noise_rows(n_parties) if channel.aggregates else n_parties
+        return draw_many(
+            source, law_for(law, uses[purpose]), self.problem.n_coefficients(self.facts), keys, purpose, rows
+        )
+
+    @functools.cached_property
+    def participation(self) -> np.ndarray | None:
+        """(n_rounds, n_parties), True where a party works; None where everybody does, or where it is secret."""
+        selection = self.algorithm.selection
+        if isinstance(selection, All) or selection.secret:
+            return None
+        return selection.table(self.n_rounds, self.topology)
+
+    @functools.cached_property
+    def charged(self) -> np.ndarray | None:
+        """As `participation`, True where a release tells about a party: when it works, and where a sum goes on counting
+        those who do not, ever since it first worked."""
+        if self.participation is None or not self.algorithm.absent_stays:
+            return self.participation
+        return np.maximum.accumulate(self.participation, axis=0)
+
+    @property
+    def release_width(self) -> int:
+        """How many values are released in a round, at most."""
+        if self.algorithm.channel.aggregates or isinstance(self.algorithm.selection, Walk):
+            return 1
+        table = self.participation
+        return self.facts.n_parties if table is None else max(1, int(table.sum(axis=1).max()))
+
     # --- privacy ----------------------------------------------------------------------------------------------------
 
     def ledger(self, party: int, *, observer: str | None = None, n_rounds: int | None = None) -> Ledger:
@@ -105,7 +205,7 @@ class Plan(Granting):
         used, counts = np.unique(rounds, return_counts=True)
         facts, mechanism = self.party_facts(party), self.algorithm.mechanism
         return [
-            (mechanism.seen_by(seen_by, grants[g].event, facts), int(count))  # type: ignore[arg-type]
+            (mechanism.seen_by(seen_by, grants[g].event, self.problem, facts), int(count))  # type: ignore[arg-type]
             for g, count in zip(used, counts, strict=True)
         ]
 
@@ -173,14 +273,13 @@ class Plan(Granting):
             return list(total.items())
         # one noise covers the sum, and all parties' records move it together: ratios add, not their squares
         grants, index = self.issued
-        kind = DiscreteGaussian if isinstance(grants[0].event, DiscreteGaussian) else Gaussian
-        ratios = [e.ratio if isinstance(e := grant.event, kind) else None for grant in grants]
+        ratios = [e.ratio if isinstance(e := grant.event, Gaussian) else None for grant in grants]
         if None in ratios:
             raise PrivacyPreconditionError("people_span_parties: got True; a secret selection has no bound for that")
         by_round = np.asarray(ratios, dtype=float)[index]
         by_round = by_round if self.charged is None else by_round * self.charged
         for ratio in by_round.sum(axis=1):
-            total[kind(ratio=float(ratio))] += self.n_rounds // len(by_round)
+            total[Gaussian(ratio=float(ratio))] += self.n_rounds // len(by_round)
         return list(total.items())
 
     def pure_epsilon(self) -> float:
@@ -239,7 +338,7 @@ class Plan(Granting):
 
     @functools.cached_property
     def _flow_checked(self) -> bool:
-        check_plan_flow(self)
+        _check_plan_flow(self)
         return True
 
     # --- identity ---------------------------------------------------------------------------------------------------
@@ -260,3 +359,38 @@ class Plan(Granting):
         if not isinstance(plan, cls):
             raise InputError(f"plan: got a {type(plan).__name__}; a saved Plan is needed")
         return plan
+
+
+def _check_plan_flow(plan: Plan) -> None:
+    """Refuse the plan if a party's step could carry data past the release door."""
+    algorithm, problem = plan.algorithm, plan.problem.share(plan.facts.n_parties)
+    channel: Any = algorithm.channel
+    n, d, p = plan.facts.largest, plan.facts.n_features, plan.problem.n_coefficients(plan.facts)
+
+    def array(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float64)
+
+    def of_one_party(tree: Any) -> Any:
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
+
+    def step(records: Any, private: Any, noise: Any, scales: Any, inbox: Any) -> Any:
+        grant = plan.as_grant(scales)
+        if not channel.aggregates:
+            return algorithm.local(grant, problem, records, private, inbox, noise)
+        kept, out = algorithm.local(grant, problem, records, private, inbox, None)
+        if not isinstance(out, Contribution):
+            return kept, out
+        stacked = jax.tree.map(lambda a: as_issued(a, "contribution")[None], out)
+        return kept, channel.aggregate(stacked, grant, noise)
+
+    with jax.enable_x64(True):
+        public, private = jax.eval_shape(lambda: algorithm.init(plan.topology, p))
+        noise_shape = (1, p) if channel.aggregates else (p,)
+        check_flow(
+            step,
+            records=Records(array(n, d), array(n), array(n)),
+            private=of_one_party(private),
+            noise=unit_noise(array(*noise_shape), array(*noise_shape)),
+            scales=[array() for _ in jax.tree.leaves(plan.issued[0][0])],
+            inbox=of_one_party(jax.eval_shape(lambda pub: algorithm.inbox(0.0, pub, plan.topology), public)),
+        )

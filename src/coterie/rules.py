@@ -216,7 +216,7 @@ def _gradient(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
     curvature = situation.curvature + penalty.l2
     n_rounds = settled.rounds or situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
     algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=1.0, clip=situation.clip, hardened=situation.hardened),  # type: ignore[arg-type]
+        mechanism=GaussianGradient(noise_multiplier=1.0, clip=situation.clip),  # type: ignore[arg-type]
         penalty=penalty,
         step=settled.step or min(length / n_rounds, 2 / curvature),  # type: ignore[arg-type]
         channel=CHANNELS[situation.trust],
@@ -237,7 +237,6 @@ def _broadcast_noised(situation: Situation, settled: Open) -> tuple[Algorithm, i
             relaxation=RELAXATION,
             noise_multiplier=1.0,  # type: ignore[arg-type]
             clip=situation.clip,
-            hardened=situation.hardened,
         ),
         penalty=situation.problem.penalty,
         channel=CHANNELS[situation.trust],

@@ -59,11 +59,6 @@ class Algorithm:
             schedule.check_parties(name, topology.n_parties)
         self.selection.check(topology)
         check_selection(self.selection, self.channel, self.mechanism)
-        if isinstance(self.channel, SecureSum) and self.mechanism.law == "discrete-gaussian":
-            raise InputError(
-                "hardened: got True with a secure sum; shares of discrete Gaussian noise do not add up to such noise: "
-                "use a curator"
-            )
         if self.needs_graph and topology.unrestricted and topology.n_parties > 1:
             raise InputError(f"topology: got 'unrestricted'; {type(self).__name__} needs a graph of neighbours")
         penalty = getattr(self, "penalty", problem.penalty)

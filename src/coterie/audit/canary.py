@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from coterie.audit.finding import Measured
 from coterie.audit.game import train
-from coterie.audit.recording import NORMAL_LAWS, Prepared, Workbench, unit_draws
+from coterie.audit.recording import Prepared, Workbench, unit_draws
 from coterie.data.federation import Federation, Shard
 from coterie.engines.in_process import run
 from coterie.errors import InputError
@@ -53,7 +53,7 @@ def check(bench: Workbench) -> Measured:
     instance, n = bench.instance, N_CANARIES
     everybody = isinstance(instance.algorithm.selection, All)
     records_in_or_out = (instance.unit, instance.adjacency) == ("record", "zero-out")
-    if not (everybody and records_in_or_out and instance.algorithm.mechanism.law in NORMAL_LAWS):
+    if not (everybody and records_in_or_out and instance.algorithm.mechanism.law == "gaussian"):
         detail = "for records that are in or out, where everybody works and noise is Gaussian"
         return Measured(stated=bench.stated, applicable=False, detail=detail)
     setting = dataclasses.replace(instance.light, n_features=n, first_party=n, rounds=1, epsilon=EPSILON)

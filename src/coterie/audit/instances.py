@@ -249,9 +249,6 @@ def _mechanisms(cls: type[Mechanism]) -> Iterator[Mechanism]:
         noise = {} if law is None else {law: NOISE_VALUES[law]}
         with contextlib.suppress(PrivacyPreconditionError):  # a combination that is not offered
             yield cls(**dict(zip(known, values, strict=True)), **noise)
-    if "hardened" in fields:  # once: all that it changes is the grid
-        usual: dict[str, Any] = {name: values[0] for name, values in known.items()}
-        yield cls(**usual | {"noise_multiplier": NOISE_VALUES["noise_multiplier"], "hardened": True})
 
 
 def _selections(cls: type[Selection]) -> Iterator[Selection]:

@@ -29,7 +29,6 @@ import numpy as np
 from coterie.audit.compiled import compiled
 from coterie.errors import InputError
 from coterie.plan import Plan
-from coterie.privacy.discrete import DiscreteGaussian
 from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGaussian, Pure
 from coterie.privacy.grants import ArgminGrant, Grant
 from coterie.privacy.noise import Seeded
@@ -86,7 +85,7 @@ def declared_sensitivity(grant: Grant) -> float:
         raise InputError(f"grant: got a {type(grant).__name__}; what it declares is not known here")
     if isinstance(event, Both):
         event = event.events[0]  # the others price the solver's error
-    if isinstance(event, (Gaussian, DiscreteGaussian, GaussianObjective, PoissonGaussian)):
+    if isinstance(event, (Gaussian, GaussianObjective, PoissonGaussian)):
         return event.ratio * scale
     return event.epsilon * scale if isinstance(event, Pure) else math.inf
 

@@ -52,13 +52,9 @@ _ACCOUNTANTS = {
     "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
     "gaussian": "exact composition of Gaussian releases (Balle and Wang, 2018)",
 }
-_CONTINUOUS_NOISE = (
-    "Floating point: noise is drawn and added in double precision; the proofs are about real numbers.",
-    "The tails of the noise end at about 8.2 standard deviations, with probability 1e-16 a draw.",
-)
-_HARDENED_NOISE = (
-    "Floating point: every release of this run is a whole number of grid steps, noised by exact draws from a discrete "
-    "Gaussian, so its last bits carry nothing else. Rounding before that, while the value is computed, is not covered.",
+_GAMMA_TAIL = (
+    "Gamma noise inside an objective: how far a draw is from the exact one is bounded and paid for but in one draw in "
+    "2^80, which is as much more delta.",
 )
 _NEVER_COVERED = (
     "Timing, power and memory side channels.",
@@ -179,20 +175,14 @@ def _mechanism(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _hardened(plan: Plan, reproducible: bool) -> bool:
-    """Noise from a seed is rounded to the grid, not drawn on it."""
-    return plan.algorithm.mechanism.law == "discrete-gaussian" and not reproducible
-
-
 def _source(plan: Plan, reproducible: bool) -> str:
     if reproducible:
         return "a seed"
-    through = "OpenDP's exact sampler" if _hardened(plan, reproducible) else "ChaCha20"
-    return f"operating-system entropy through {through}"
+    return "operating-system entropy through ChaCha20"
 
 
 def _not_covered(plan: Plan, reproducible: bool) -> tuple[str, ...]:
-    return (_HARDENED_NOISE if _hardened(plan, reproducible) else _CONTINUOUS_NOISE) + _NEVER_COVERED
+    return (_GAMMA_TAIL if plan.algorithm.mechanism.law == "gamma-sphere" else ()) + _NEVER_COVERED
 
 
 def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from coterie.engines.rounds import Program
 from coterie.native.cores import n_cores
 from coterie.network.impairments import Impairments
 from coterie.plan import Plan
-from coterie.privacy.seeded_streams import load_machine_code
 from coterie.problems.local import Records, minimise_alone
 from coterie.problems.losses import Logistic
 from coterie.problems.problem import Problem
@@ -54,7 +53,6 @@ def parties(problem: Problem, shards: Sequence[Any], n_parties: int, repeats: in
     sparse = SPARSE * fullest <= d and d > COMMON
     if not sparse and repeats > FEW_PROBLEMS:
         return None
-    load_machine_code()  # for noise: it is Numba that takes long to load
     return (SparseParties if sparse else DenseParties)(problem.share(n_parties), records)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.privacy.keyed_noise import KeyedEntropy
+from coterie.privacy.noise import KeyedEntropy
 
 RUN, PROGRESS = "run.json", "progress.json"
 _OURS = (RUN, PROGRESS, "records-*", "releases-*.npy", "private-*.npy", ".*.json", ".*.npy")

@@ -10,7 +10,7 @@ from coterie.engines.numbers import numbers_of
 from coterie.network.impairments import Impairments
 from coterie.network.selection import Walk, participants
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, Purpose, draw_many
+from coterie.privacy.noise import NoiseSource, Purpose
 
 Drawn = dict[Any, Any]  # noise of one block, for those who would draw the same
 
@@ -95,24 +95,24 @@ class Inputs:
             who = None  # the noise is the sum's
         everybody = who is None
         n_rows = plan.algorithm.channel.noise_rows(plan.facts.n_parties) if who is None else who.shape[2]
-        law, purposes = plan.algorithm.mechanism.law, type(plan.issued[0][0]).purposes
         who = np.broadcast_to(np.arange(n_rows), (count, self.repeats, n_rows)) if who is None else who[:count]
         somebody = np.nonzero(who < plan.facts.n_parties)
         k, repeat, _ = somebody
         keys = np.column_stack([repeat, who[somebody], start + k])
 
         def draw(purpose: Purpose) -> np.ndarray:
-            if law is None or purpose not in purposes:
+            units = plan.draw(self.source, keys, purpose)
+            if units is None:
                 return np.zeros((self.length, self.repeats, n_rows, 1))  # broadcasts against anything
             noise = np.zeros((self.length, self.repeats, n_rows, self.d))
-            if len(keys):
-                noise[somebody] = draw_many(self.source, law, self.d, keys, purpose)
+            noise[somebody] = units
             return noise
 
         def draw_once(purpose: Purpose) -> np.ndarray:
             if not (everybody and self.source.reproducible):  # only from a seed do others draw the same
                 return draw(purpose)
-            alike = (law, purpose in purposes, purpose, start, count, n_rows, self.length, self.repeats, self.d)
+            uses, law = type(plan.issued[0][0]).uses, plan.algorithm.mechanism.law
+            alike = (law, uses.get(purpose), purpose, start, count, n_rows, self.length, self.repeats, self.d)
             if alike not in drawn:
                 drawn[alike] = draw(purpose)
             return drawn[alike]

@@ -7,7 +7,7 @@ ranks of neighbours by a neighbourhood collective; where everybody hears everyth
 to rank 0, which noises them. What is computed is what the in-process engine computes.
 
 With a checkpoint directory a run that died goes on after the last checkpoint. The rounds since then are repeated with
-the same noise, so they release the same values byte for byte and cost nothing more (`privacy.keyed_noise`).
+the same noise, so they release the same values byte for byte and cost nothing more (`privacy.noise.KeyedEntropy`).
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ from coterie.engines.threads import one_lapack_thread
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
 from coterie.network.selection import All
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy, draw_many
-from coterie.privacy.release import unit_noise
+from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.privacy.release import Contribution, unit_noise
 from coterie.transcript import Transcript
 
 Progress = Callable[[int, int], None]
@@ -91,8 +91,6 @@ def check(plan: Plan, n_ranks: int, checkpoint: Path | None) -> None:
     """Refuse, before anything is charged, what this engine cannot carry out."""
     if not isinstance(plan.algorithm.selection, All):
         raise InputError(f"selection: got {plan.algorithm.selection}; the engine 'mpi' needs everybody in every round")
-    if checkpoint is not None and plan.algorithm.mechanism.law == "discrete-gaussian":
-        raise InputError("hardened: got True with a checkpoint; noise that is drawn exactly cannot be drawn again")
     if n_ranks > plan.facts.n_parties:
         raise InputError(f"engine: {n_ranks} processes for {plan.facts.n_parties} parties; a party each is needed")
 
@@ -201,7 +199,7 @@ class _Rank:
         private = jax.tree.map(lambda a: a[None], self.private)
         if self.plan.algorithm.channel.aggregates:
             after, parts = self._own_steps(scales, private, inbox, None)
-            released = self._noised_sum(t, np.asarray(parts)[0].sum(axis=0), scales)
+            released = self._noised_sum(t, jax.tree.map(lambda a: a[0], parts), scales)
         else:
             after, outs = self._own_steps(scales, private, inbox, unit_noise(*self._noise(t, self.own)))
             released = np.asarray(outs)[0]
@@ -219,30 +217,28 @@ class _Rank:
         if self.native is not None:  # which fits no algorithm with private states
             return private, self.answer(scales, noise, *self.native.minimise(self.ask(scales, inbox, noise)))
         after, outs = self.step(self.records, scales, private, inbox, noise)
-        return after, outs.value
+        return after, outs if self.plan.algorithm.channel.aggregates else outs.value
 
-    def _noised_sum(self, t: int, part: np.ndarray, scales: Any) -> np.ndarray:
-        total = np.empty_like(part)
-        self.comm.Reduce(part, total, root=0)
+    def _noised_sum(self, t: int, parts: Contribution, scales: Any) -> np.ndarray:
+        channel: Any = self.plan.algorithm.channel
+        grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
+        own = grant.subtotal(parts)
+        leaf, shape = np.asarray(own.value), jax.tree.structure(own)
+        total = np.empty_like(leaf)
+        self.comm.Reduce(leaf, total, root=0)
+        released = np.empty(self.d)
         if self.comm.rank == 0:
-            channel: Any = self.plan.algorithm.channel
-            rows = np.arange(channel.noise_rows(self.plan.facts.n_parties))
-            release, output = self._noise(t, rows)
-            grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
-            total = np.asarray(_sum_at(channel, grant, total, unit_noise(release[0], output[0])))
-        self.comm.Bcast(total, root=0)
-        return total[None]
+            noise = self._noise(t, np.arange(channel.noise_rows(self.plan.facts.n_parties)))
+            subtotal = jax.tree.unflatten(shape, [jnp.asarray(total)])
+            released = np.asarray(channel.noised(subtotal, grant, unit_noise(*(n[0] for n in noise))).value)
+        self.comm.Bcast(released, root=0)
+        return released[None]
 
     def _noise(self, t: int, parties: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        law, purposes = self.plan.algorithm.mechanism.law, type(self.plan.issued[0][0]).purposes
-        drawn = []
-        for purpose in ("release", "output"):
-            if law is None or purpose not in purposes:
-                drawn.append(np.zeros((1, len(parties), 1)))
-                continue
-            keys = [(0, party, t) for party in parties.tolist()]
-            drawn.append(draw_many(self.source, law, self.d, keys, purpose)[None])
-        return drawn[0], drawn[1]
+        keys = [(0, party, t) for party in parties.tolist()]
+        drawn = (self.plan.draw(self.source, keys, purpose) for purpose in ("release", "output"))
+        release, output = (np.zeros((1, len(parties), 1)) if units is None else units[None] for units in drawn)
+        return release, output
 
     def _combine(self, t: int, released: np.ndarray) -> None:
         if self.plan.algorithm.channel.aggregates:
@@ -259,12 +255,6 @@ class _Rank:
             parts = self.comm.gather(releases)
             releases = np.concatenate(parts, axis=1) if parts is not None else releases
         return Transcript(self.plan, releases[None], self.source.reproducible) if self.comm.rank == 0 else None
-
-
-def _sum_at(channel: Any, grant: Any, total: np.ndarray, noise: Any) -> Any:
-    from coterie.privacy.release import contribute
-
-    return channel.aggregate(contribute(jnp.asarray(total)[None]), grant, noise).value
 
 
 class _Exchange:

@@ -6,7 +6,7 @@ twice and writes nothing as large. Rows that are exact in single precision are k
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,16 @@ from coterie.engines.rounds import Program, at_round
 from coterie.network.impairments import Impairments
 from coterie.network.selection import All
 from coterie.plan import Plan
-from coterie.privacy.people_step import People, PeopleStates, Solver, advance_people, in_few_steps, with_search
+from coterie.privacy.people_step import (
+    People,
+    PeopleStates,
+    Solver,
+    advance_people,
+    few_enough,
+    in_few_steps,
+    with_search,
+)
+from coterie.privacy.proximal_grants import StateGrant
 from coterie.privacy.release import unit_noise
 from coterie.problems.local import Records
 
@@ -33,6 +42,7 @@ def fits(plan: Plan, impairments: Impairments | None) -> bool:
         and plan.facts.largest == 1
         and plan.problem.loss.n_outputs == 1
         and bool(np.all(index == index[:, :1]))
+        and all(few_enough(cast(StateGrant, grant), plan.facts.n_parties) for grant in plan.issued[0])
     )
 
 
@@ -90,6 +100,6 @@ def _round(program: Program, problem, people: People, grant, t, solve: Solver, s
     algorithm: Any = program.algorithm
     public, states, silence = state
     centre = algorithm.inbox(t, public, program.topology)[0]  # everybody hears the same
-    states, contribution = advance_people(grant, problem, people, centre=centre, states=states, solve=solve)
-    total = algorithm.channel.aggregate(contribution, grant, noise).value
+    states, subtotal = advance_people(grant, problem, people, centre=centre, states=states, solve=solve)
+    total = algorithm.channel.noised(subtotal, grant, noise).value
     return (algorithm.combine(t, public, total, program.topology), states, silence), total[None]

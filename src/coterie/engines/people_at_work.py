@@ -17,11 +17,9 @@ from coterie.algorithms import SumNoisedADMM
 from coterie.native.cores import on_cores
 from coterie.network.channels import Curator
 from coterie.network.impairments import Impairments
-from coterie.network.selection import Poisson
 from coterie.plan import Plan
 from coterie.privacy import people_moves
-from coterie.privacy.noise import KEYS_AT_ONCE, Law, NoiseSource, Seeded, draw_many
-from coterie.privacy.seeded_streams import load_machine_code
+from coterie.privacy.noise import NoiseSource, Seeded
 from coterie.problems.local import Records
 
 ENOUGH_WORK = 2**26  # rounds x runs x people at work x features for which it pays to load Numba
@@ -36,7 +34,7 @@ def fits(plan: Plan, impairments: Impairments | None, repeats: int) -> bool:
         and type(algorithm.channel) is Curator
         and impairments is None
         and plan.facts.largest == 1
-        and people_moves.can_take(grants, plan.problem)
+        and people_moves.can_take(grants, plan.problem, plan.facts.n_parties)
         and bool(np.all(index == index[:, :1]))
         and algorithm.coordinator_penalty.as_soft_threshold(1.0) is not None
         and _work(plan, repeats) >= ENOUGH_WORK
@@ -74,18 +72,14 @@ class Runs:
     """All runs of a plan among the people in the engine's only bucket, with states that change in place."""
 
     def __init__(self, plan: Plan, records: Records, source: NoiseSource, repeats: int) -> None:
-        from coterie.native import lanes, moves
-
-        load_machine_code()  # for noise: a block's alone may be too little to ask for it
-        self.plan, self.source, self.repeats, self.native, self.lanes = plan, source, repeats, moves, lanes
+        people_moves.check_kernel()
+        self.plan, self.source, self.repeats = plan, source, repeats
         algorithm, n, (grants, index) = cast(SumNoisedADMM, plan.algorithm), plan.facts.n_parties, plan.issued
-        self.d, self.chunks = plan.facts.n_features, moves.chunks(plan.facts.n_features)
-        self.scales = people_moves.scales_by_round(grants, index[:, 0], plan.problem.share(n))
-        self.people = people_moves.people_of(records, self.scales.radius)
+        self.d = plan.facts.n_features
+        self.moves = people_moves.PeopleMoves(cast(Any, grants), index[:, 0], plan.problem.share(n), records)
         soft = algorithm.coordinator_penalty.as_soft_threshold(algorithm.mechanism.step / n)
         assert soft is not None
-        self.centre = moves.Centre(*soft, float(n))
-        self.law: Law = algorithm.mechanism.law
+        self.centre = (*soft, float(n))
         # not every source can be asked by two threads at a time
         self.asking: Any = contextlib.nullcontext() if isinstance(source, Seeded) else threading.Lock()
         self.public = None if plan.algorithm.selection.secret else _public_participants(plan)
@@ -101,15 +95,11 @@ class Runs:
     def _advance_run(self, run: int, start: int, out: np.ndarray) -> None:
         state = self.under_way.pop(run, None) or self._begin(run)
         end = start + len(out)
-        self._draw_noise(run, start, out)
-        scales = self.scales
-        if len(scales.radius) > 1:
-            scales = type(scales)(*(column[start:end] for column in scales))
-        who, begins, ends = state.at_work
-        room = self.lanes.aligned(3 * self.chunks, self.lanes.LANES)
-        self.native.advance(
-            self.people, scales, self.centre, who, begins[start:end], ends[start:end], *state[1:], room, out
+        at_work, people, z_hat = state
+        released = self.moves.advance(
+            start, self._noise(run, start, len(out)), centre=self.centre, at_work=at_work, states=people, z_hat=z_hat
         )
+        out[:] = released.value
         if end < self.plan.n_rounds:
             self.under_way[run] = state
         else:
@@ -121,29 +111,25 @@ class Runs:
             people = self.left_over.pop()
             people[:] = 0
         except IndexError:
-            people = self.lanes.aligned(len(self.people.rows), self.lanes.LANES)
+            people = self.moves.states()
         return RunState(self._participants(run), people, np.zeros(self.d))
 
     def _participants(self, run: int) -> AtWork:
         """As `Selection.table` draws them."""
         if self.public is not None:
             return self.public
-        plan, source = self.plan, self.source
-        selection, n_rounds, n = plan.algorithm.selection, plan.n_rounds, plan.facts.n_parties
-        if isinstance(selection, Poisson) and isinstance(source, Seeded):
-            who, ends = source.coins_below(selection.probability, n_rounds, n, repeat=run)
-            return AtWork(who, np.concatenate([[0], ends[:-1]]), ends)
+        plan = self.plan
         with self.asking:
-            return _listed(selection.table(n_rounds, plan.topology, source.coins(repeat=run)))
+            return _listed(plan.algorithm.selection.table(plan.n_rounds, plan.topology, self.source.coins(repeat=run)))
 
-    def _draw_noise(self, run: int, start: int, out: np.ndarray) -> None:
+    def _noise(self, run: int, start: int, count: int) -> np.ndarray:
         """Unit draws for the curator, who has the place of party 0."""
-        for first in range(0, len(out), KEYS_AT_ONCE):
-            part = out[first : first + KEYS_AT_ONCE]
-            keys = np.zeros((len(part), 3), int)
-            keys[:, 0], keys[:, 2] = run, np.arange(start + first, start + first + len(part))
-            with self.asking:
-                part[:] = draw_many(self.source, self.law, self.d, keys, "release")
+        keys = np.zeros((count, 3), int)
+        keys[:, 0], keys[:, 2] = run, np.arange(start, start + count)
+        with self.asking:
+            units = self.plan.draw(self.source, keys, "release")
+        assert units is not None
+        return units
 
 
 def _public_participants(plan: Plan) -> AtWork:
@@ -154,5 +140,7 @@ def _public_participants(plan: Plan) -> AtWork:
 
 
 def _listed(table: np.ndarray) -> AtWork:
-    ends = np.cumsum(table.sum(axis=1))
-    return AtWork(np.nonzero(table)[1].astype(np.uint32), np.concatenate([[0], ends[:-1]]), ends)
+    """Round after round, in order."""
+    ends = np.cumsum(np.count_nonzero(table, axis=1))
+    who = np.flatnonzero(table) % table.shape[1]
+    return AtWork(who.astype(np.uint32), np.concatenate([[0], ends[:-1]]), ends)

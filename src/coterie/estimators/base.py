@@ -21,7 +21,6 @@ from coterie.estimators.privacy import FitPrivacy, describe
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta, check_epsilon
-from coterie.privacy.discrete import unit_steps
 from coterie.privacy.events import check_adjacency
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import Loss, Penalty, Problem
@@ -221,8 +220,6 @@ class PrivateLinearModel(BaseEstimator):
 
     def _noise(self) -> NoiseSource:
         if self.random_state is None:
-            if self.hardened:
-                unit_steps(1)  # a missing extra is noticed here, before anything is charged
             return SystemEntropy()
         if isinstance(self.random_state, (int, np.integer)) and not isinstance(self.random_state, bool):
             return Seeded(int(self.random_state))

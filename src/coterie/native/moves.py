@@ -1,6 +1,6 @@
 """Rounds of sum-noised ADMM among people with one record each and squared loss, one run at a time: the sums of moves.
 
-`privacy.people_moves` says what is computed, and that it is what was priced. Two people are worked on side by side, so
+The kernel of `privacy.people_moves`, which says what is computed and owns it. Two people are worked on side by side, so
 that one's sums over features are waited for while the other's are computed; coefficients lie in rows of lanes, filled
 up with zeros, which stay zero.
 """
@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from coterie.native.kernels import kernel
-from coterie.native.lanes import LANES, aligned, everywhere, load, store, total
+from coterie.native.lanes import LANES, aligned, everywhere, load, nearest_whole, store, total
 
 # by LLVM: as calls they would count references to arrays, once for each of their arguments
 _inlined: Any = numba.njit(nogil=True, error_model="numpy", forceinline=True)
@@ -35,7 +35,7 @@ class Scales(NamedTuple):
     l2: Any
     relaxation: Any
     radius: Any
-    noise_std: Any
+    grid: Any
     tolerance: Any
     strict: Any
 
@@ -63,8 +63,9 @@ def chunks(d: int) -> int:
 
 @kernel
 def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out):
-    """All rounds of one run: `who[begins[t]:ends[t]]` work in round t, and `out`, (rounds, d), holds unit noise, in
-    whose place the noised sums are put. `states` is laid out as `people.rows`; `room` is for three such rows."""
+    """All rounds of one run: `who[begins[t]:ends[t]]` work in round t, and `out`, (rounds, d), holds whole steps of
+    noise, in whose place the noised sums are put. `states` is laid out as `people.rows`; `room` is for three such rows,
+    of which the last adds up moves in whole steps of the grid."""
     n_chunks, d = room.shape[0] // 3, out.shape[1]
     flat = room.reshape(room.size)
     z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES :]
@@ -84,9 +85,9 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
             square, other_square = _squares(rows, states, room, n_chunks, one, two, keep, pull, other_pull)
             share = 0.0 if absent[one] else step * _within(square, now.radius)
             other_share = 0.0 if absent[two] else step * _within(other_square, now.radius)
-            _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share)
+            _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share, 1 / now.grid)
         for j in range(d):
-            noised = sums[j] + now.noise_std * out[t, j]
+            noised = (sums[j] + out[t, j]) * now.grid
             out[t, j] = noised
             z_hat[j] += noised / centre.n
             z[j] = _soft(centre.shrink * z_hat[j], centre.threshold)
@@ -100,7 +101,7 @@ def _of_round(scales, t):
         scales.l2[g],
         scales.relaxation[g],
         scales.radius[g],
-        scales.noise_std[g],
+        scales.grid[g],
         scales.tolerance[g],
         scales.strict[g],
     )
@@ -169,12 +170,12 @@ def _within(square, radius):
 
 
 @_inlined
-def _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share):
-    """Both states move, and the sum by both moves."""
+def _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share, steps_per_unit):
+    """Both states move, and the sum by both moves, each on the grid."""
     one, two, sums = np.intp(one) * n_chunks, np.intp(two) * n_chunks, 2 * n_chunks
     like = load(room, 0)
     kept, p, q = everywhere(keep, like), everywhere(pull, like), everywhere(other_pull, like)
-    part, other_part = everywhere(share, like), everywhere(other_share, like)
+    part, other_part, steps = everywhere(share, like), everywhere(other_share, like), everywhere(steps_per_unit, like)
     for c in range(n_chunks):
         still = load(room, n_chunks + c)
         state, other_state = load(states, one + c), load(states, two + c)
@@ -182,4 +183,5 @@ def _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share,
         other_move = other_part * (still - kept * (other_state + q * load(rows, two + c)))
         store(states, one + c, state + move)
         store(states, two + c, other_state + other_move)
-        store(room, sums + c, load(room, sums + c) + (move + other_move))
+        whole = nearest_whole(move * steps) + nearest_whole(other_move * steps)
+        store(room, sums + c, load(room, sums + c) + whole)

@@ -3,10 +3,8 @@
 import dataclasses
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-
 from coterie.privacy.observers import AGGREGATES, EVERYBODY, PEER, Observer
-from coterie.privacy.release import Contribution, Release, UnitNoise, as_issued
+from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise
 from coterie.serialise import serialisable
 
 
@@ -43,8 +41,16 @@ class Token(Channel):
 
 
 class _Aggregating(Channel):
+    """The noise is the sum of `noise_rows` draws: one, or one of each party."""
+
     observers = (AGGREGATES,)
     aggregates = True
+
+    def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
+        return self.noised(grant.subtotal(contributions), grant, noise)
+
+    def noised(self, subtotal: Subtotal, grant: Any, noise: UnitNoise) -> Release:
+        return grant.noised_total(subtotal, noise.value[0])
 
 
 @serialisable
@@ -57,9 +63,6 @@ class Curator(_Aggregating):
     def noise_rows(self, n_parties: int) -> int:
         return 1
 
-    def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
-        return grant.noised_sum(contributions, as_issued(noise.value[0], "noise")[0])
-
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,3 @@ class SecureSum(_Aggregating):
     """
 
     name = "secure-sum"
-
-    def aggregate(self, contributions: Contribution, grant: Any, noise: UnitNoise) -> Release:
-        shares = as_issued(noise.value[0], "noise")
-        return grant.noised_sum(contributions, shares.sum(axis=0) / jnp.sqrt(float(shares.shape[0])))

@@ -140,8 +140,10 @@ class Poisson(Selection):
     def draw(self, n_rounds, topology, uniform):
         table = np.empty((n_rounds, topology.n_parties), dtype=bool)
         rows = max(1, _NUMBERS_AT_ONCE // topology.n_parties)
+        # noise sources flip coins at a fraction of the price of numbers
+        flips = getattr(uniform, "flips", lambda rate, size: uniform(size) < rate)
         for part in (table[start : start + rows] for start in range(0, n_rounds, rows)):
-            part[:] = uniform(part.size).reshape(part.shape) < self.probability
+            part[:] = flips(self.probability, part.size).reshape(part.shape)
         return table
 
     def rate(self, n_parties):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.privacy.grants import ArgminGrant
-from coterie.privacy.release import Release, UnitNoise, as_issued, seal
+from coterie.privacy.release import Release, UnitNoise, as_issued
 from coterie.problems.problem import Problem
 from coterie.problems.shared import Pull
 
@@ -23,6 +23,5 @@ def asked(grant: ArgminGrant, problem: Problem, noise: UnitNoise, *, linear: jax
 def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Array) -> Release:
     """The minimiser with its output noise; NaN, which engines must not send, where the norm of its gradient misses the
     tolerance."""
-    scales, (_, output_noise) = grant._issued(), noise.value
-    f = jnp.where(bound <= scales.tolerance, f, jnp.nan)
-    return seal(f + scales.output_scale * as_issued(output_noise, "noise"))
+    _, output_noise = noise.value
+    return grant._released(jnp.where(bound <= as_issued(grant.scales.tolerance, "scale"), f, jnp.nan), output_noise)

@@ -8,25 +8,29 @@ grant carries only its scales (an array pytree); its event stays on the host wit
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
+import math
 from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 
 from coterie.errors import LeakError
-from coterie.privacy.discrete import LARGEST_STEP
 from coterie.privacy.events import Event
-from coterie.privacy.noise import Purpose
+from coterie.privacy.noise import Purpose, Use
 from coterie.privacy.release import (
     Contribution,
     Release,
+    Subtotal,
     UnitNoise,
+    add_up,
     as_issued,
     contribute,
     needs_public,
     private_call,
     seal,
+    seal_total,
 )
+from coterie.privacy.sampling import STEPS
 from coterie.problems.local import Records, minimise
 from coterie.problems.problem import Problem
 from coterie.problems.shared import Pull
@@ -40,7 +44,7 @@ class Grant:
 
     __slots__ = ("event", "problem", "scales")
     Scales: ClassVar[type]
-    purposes: ClassVar[tuple[Purpose, ...]] = ("release",)  # the draws that a step uses
+    uses: ClassVar[dict[Purpose, Use]] = {"release": "value"}  # the draws of a step, and where they go
 
     def __init__(self, scales: Any, event: Event | None, problem: Problem | None = None, seal: object = None) -> None:
         if seal is not _SEAL:
@@ -76,17 +80,14 @@ def untouched(records: Records) -> Records:
     return Records(*[as_issued(column, name) for name, column in zip(Records._fields, records, strict=True)])  # type: ignore[arg-type]
 
 
-def noised(value: Any, unit: Any, noise_std: Any, grid: Any) -> jax.Array:
-    """For grants only: value + noise_std * unit. Where `grid` is not 0, both are whole numbers of its steps before they
-    meet, so that the sum is exact and no bit of the result depends on anything but a noised whole number.
+def grid_of(noise_std: float, steps: float = STEPS, shares: int = 1) -> float:
+    """The grid of a release, of whose noise each of `shares` independent draws is a whole number of steps."""
+    return noise_std / (steps * math.sqrt(shares))
 
-    Steps beyond 2^52 would not stay exact and are cut, which brings no two values further apart.
-    """
-    hardened = grid > 0
-    step = jnp.where(hardened, grid, 1.0)
-    value_steps = jnp.rint(jnp.clip(value / step, -LARGEST_STEP, LARGEST_STEP))
-    noise_steps = jnp.rint(unit * (noise_std / step))  # whole but for noise that was not drawn on this grid
-    return jnp.where(hardened, (value_steps + noise_steps) * step, value + noise_std * unit)
+
+def steps_of(unit: jax.Array, per_unit: Any = STEPS) -> jax.Array:
+    """For grants only: unit noise as whole steps; those of a source that knows nothing of grids are rounded."""
+    return jnp.rint(as_issued(unit, "noise") * per_unit)
 
 
 class ArgminScales(NamedTuple):
@@ -94,6 +95,7 @@ class ArgminScales(NamedTuple):
     extra_l2: Any  # weight of |f|^2 / 2 beyond the problem's own
     noise_scale: Any  # of the linear term, in gradient units
     output_scale: Any  # of the noise that hides how far the solver is from the exact minimiser
+    grid: Any  # on which the minimiser and that noise meet; 0: without noise
     tolerance: Any  # absolute bound on the gradient at which the solver must stop
 
 
@@ -101,7 +103,7 @@ class ArgminGrant(Grant):
     """Objective perturbation: release the minimiser of a party's noised objective."""
 
     Scales = ArgminScales
-    purposes = ("release", "output")
+    uses = {"release": "objective", "output": "value"}  # noqa: RUF012 - see Grant
 
     def argmin(
         self, problem: Problem, records: Records, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
@@ -111,15 +113,20 @@ class ArgminGrant(Grant):
 
         A solve that misses the tolerance gives NaN, which engines and sites must not send.
         """
-        release_noise, output_noise = (as_issued(n, "noise") for n in noise.value)
-        records, problem, scales = untouched(records), self.priced(problem), self._issued()
-        pull = self._pull(release_noise, linear=linear, target=target)
+        release_noise, output_noise = noise.value
+        records, problem = untouched(records), self.priced(problem)
+        pull = self._pull(as_issued(release_noise, "noise"), linear=linear, target=target)
 
         def solve(records: Records, pull: Pull) -> Any:
             f, bound = minimise(problem.loss, problem.penalty, records, **pull._asdict())
             return jnp.where(bound <= pull.tolerance, f, jnp.nan)
 
-        return seal(private_call(solve, records, pull, like=pull.target) + scales.output_scale * output_noise)
+        return self._released(private_call(solve, records, pull, like=pull.target), output_noise)
+
+    def _released(self, f: jax.Array, output_noise: jax.Array) -> Release:
+        scales = self._issued()
+        per_unit = jnp.where(scales.grid > 0, scales.output_scale / jnp.where(scales.grid > 0, scales.grid, 1.0), 0.0)
+        return seal(f, steps_of(output_noise, per_unit), scales.grid)
 
     def _issued(self) -> ArgminScales:
         return ArgminScales(*[as_issued(s, "scale") for s in self.scales])
@@ -136,13 +143,25 @@ class ArgminGrant(Grant):
         )
 
 
+class SumGrant(Grant):
+    """Of what parties contribute to a sum, which is noised as one. Scales have `noise_std` and `grid`."""
+
+    def subtotal(self, contributions: Contribution) -> Subtotal:
+        """For channels and engines: the sum over the leading axis of stacked contributions."""
+        return add_up(contributions.value, as_issued(self.scales.grid, "scale"))
+
+    def noised_total(self, subtotal: Subtotal, units: jax.Array) -> Release:
+        """For channels only: the sum with as many noises as there are rows of units."""
+        return seal_total(subtotal, steps_of(units).sum(axis=0), as_issued(self.scales.grid, "scale"))
+
+
 class SumScales(NamedTuple):
     noise_std: Any  # of the noise on the sum over all parties
-    grid: Any  # on which value and noise meet; 0: none
+    grid: Any  # on which contributions and noise meet
     clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
 
 
-class GradientSumGrant(Grant):
+class GradientSumGrant(SumGrant):
     """Contribute a gradient; the channel adds the noise to the sum over all parties."""
 
     Scales = SumScales
@@ -158,8 +177,3 @@ class GradientSumGrant(Grant):
         norms = jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1)
         weight = records.weight * jnp.where(norms > clip, clip / norms, 1.0)
         return contribute((records.X.T @ (weight[:, None] * slopes)).reshape(at.shape))
-
-    def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
-        """For channels only: the noised sum over the leading axis of stacked contributions."""
-        noise_std, grid = as_issued(self.scales.noise_std, "scale"), as_issued(self.scales.grid, "scale")
-        return seal(noised(contributions.value.sum(axis=0), unit, noise_std, grid))

@@ -23,9 +23,8 @@ import numpy as np
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.matrices import Matrix
-from coterie.privacy.events import Gaussian
-from coterie.privacy.grants import Grant, issue, untouched
-from coterie.privacy.mechanisms import Mechanism, PartyFacts
+from coterie.privacy.grants import Grant, grid_of, issue, steps_of, untouched
+from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
 from coterie.privacy.prox_step import ProxStep
 from coterie.privacy.release import Release, UnitNoise, as_issued, needs_public, private_call, seal
 from coterie.problems.local import Records, minimise
@@ -40,6 +39,7 @@ class ImageScales(NamedTuple):
     curvature: Any  # 1/step
     row_norm: Any  # of the mapped rows; longer ones are scaled down to it
     noise_std: Any
+    grid: Any
     tolerance: Any
 
 
@@ -53,10 +53,10 @@ class ImageGrant(Grant):
     ) -> Release:
         """argmin_y f(basis y) + (curvature/2) |y - target|^2, plus noise; NaN if the solver failed."""
         scales = ImageScales(*[as_issued(s, "scale") for s in self.scales])
-        unit, _ = (as_issued(n, "noise") for n in noise.value)
+        unit, _ = noise.value
         solve = partial(_solve, self.priced(problem).loss)
         y = private_call(solve, untouched(records), needs_public(target), needs_public(basis), scales)
-        return seal(y + scales.noise_std * unit)
+        return seal(y, steps_of(unit), scales.grid)
 
 
 def _solve(loss: Loss, records: Records, target: Any, basis: Any, scales: ImageScales) -> Any:
@@ -107,12 +107,15 @@ class ImageNoise(Mechanism):
         mapped = dataclasses.replace(facts, row_norm=facts.row_norm / self.A.smallest_singular_value)
         prox = ProxStep(problem, mapped, self.step, 1.0, 0.0, mapped.record_slope(problem), clipped=False)
         tolerance = prox.tolerance(multiplier * prox.change)
+        change = prox.change + 2 * tolerance * self.step
+        noise_std = multiplier * change
         return issue(
             ImageGrant,
-            Gaussian(ratio=1 / multiplier),
+            output_event(change, noise_std, facts),
             priced_for=facts.share(problem),
             curvature=1 / self.step,
             row_norm=mapped.row_norm,
-            noise_std=multiplier * (prox.change + 2 * tolerance * self.step),
+            noise_std=noise_std,
+            grid=grid_of(noise_std),
             tolerance=tolerance,
         )

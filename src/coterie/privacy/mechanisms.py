@@ -11,16 +11,18 @@ from typing import Any, Literal
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.privacy.discrete import DiscreteGaussian, grid_event, grid_spacing
 from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
-from coterie.privacy.grants import GradientSumGrant, Grant, issue
+from coterie.privacy.grants import GradientSumGrant, Grant, grid_of, issue
 from coterie.privacy.noise import Law
 from coterie.privacy.observers import Observer
+from coterie.privacy.sampling import STEPS
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 
 Unit = Literal["record", "party"]
+# relative: norms, slopes and quotients are some dozen roundings of 2^-53 off, and sums of d terms d of them
+ROUNDED = 2.0**-32
 # fields that algorithms have no use for, and neutral values
 _UNIT = Schedule(1.0)
 _IN_GRANTS_ONLY = {"noise_multiplier": _UNIT, "noise_rate": _UNIT, "step_epsilon": _UNIT, "clip": None}
@@ -41,6 +43,7 @@ class PartyFacts:
     adjacency: Adjacency
     unit: Unit
     secret_rate: float = 1.0  # chance of taking part in a round where nobody can see who does
+    noise_shares: int = 1  # independent draws that make up the noise of one release
 
     @classmethod
     def of(
@@ -52,6 +55,7 @@ class PartyFacts:
         adjacency: Adjacency,
         unit: Unit,
         secret_rate: float = 1.0,
+        noise_shares: int = 1,
     ) -> "PartyFacts":
         def weight(size: int) -> float:
             return problem.largest_record_weight(size, facts)
@@ -68,6 +72,7 @@ class PartyFacts:
             adjacency=adjacency,
             unit=unit,
             secret_rate=secret_rate,
+            noise_shares=noise_shares,
         )
 
     def share(self, problem: Problem) -> Problem:
@@ -109,6 +114,10 @@ class PartyFacts:
             raise PrivacyPreconditionError(f"unit: got {self.unit!r}; this mechanism is proved for 'record' only")
         return self.changes * self.record_weight * self.record_slope(problem)
 
+    def summation_error(self, slope: float) -> float:
+        """How far a sum of the party's gradients in double precision can be from the exact one, in whatever order."""
+        return (self.n_records + self.n_coefficients) * 2.0**-53 * self.n_records * self.record_weight * slope
+
     def largest_gradient(self, problem: Problem) -> float:
         slope = problem.loss.lipschitz
         if not math.isfinite(slope):
@@ -128,7 +137,7 @@ class Mechanism:
         """The same mechanism with `factor` times as much noise."""
         raise InputError(f"mechanism: {type(self).__name__} has no noise that could be calibrated")
 
-    def seen_by(self, observer: Observer, event: Event, facts: PartyFacts) -> Event:
+    def seen_by(self, observer: Observer, event: Event, problem: Problem, facts: PartyFacts) -> Event:
         """What a release costs against this observer; the loss against everybody bounds it for anybody."""
         return event
 
@@ -153,24 +162,18 @@ class Mechanism:
         return all(schedule.constant_in_time for schedule in self.schedules().values())
 
 
-def output_law(hardened: bool) -> Law:
-    """Of Gaussian noise on a finished value."""
-    return "discrete-gaussian" if hardened else "gaussian"
+def output_event(change: float, noise_std: float, facts: PartyFacts) -> Gaussian:
+    """The event of Gaussian noise on a finished value that can move by `change` when it is computed exactly.
+
+    The value is put on the noise's grid g first, which moves each of d numbers by at most g/2; whole steps k plus a
+    rounded Gaussian round(S Z) are round(k + S Z), a function of a Gaussian release whose sensitivity is change +
+    g sqrt(d). ROUNDED covers the rounding of single operations.
+    """
+    spread = math.sqrt(facts.n_coefficients) / (STEPS * math.sqrt(facts.noise_shares))
+    return Gaussian(ratio=(change / noise_std + spread) * (1 + ROUNDED))
 
 
-def output_event(change: float, noise_std: float, facts: PartyFacts, *, hardened: bool) -> Gaussian | DiscreteGaussian:
-    """The event of Gaussian noise on a finished value that can move by `change`."""
-    if hardened:
-        return grid_event(change, noise_std, facts.n_coefficients)
-    return Gaussian(ratio=change / noise_std)
-
-
-def grid_priced(event: Event, noise_std: float) -> float:
-    """The grid that the event pays for; 0 is none."""
-    return grid_spacing(noise_std) if isinstance(event, DiscreteGaussian) else 0.0
-
-
-def sampled(event: Gaussian | DiscreteGaussian, facts: PartyFacts) -> Event:
+def sampled(event: Gaussian, facts: PartyFacts) -> Event:
     """The event of a release in which a party takes part by a secret coin.
 
     Zero-out of everything the party could put in: the release is then a mixture of a Gaussian and a shifted one,
@@ -182,11 +185,6 @@ def sampled(event: Gaussian | DiscreteGaussian, facts: PartyFacts) -> Event:
         raise PrivacyPreconditionError(
             f"selection: secret, with adjacency={facts.adjacency!r} and unit={facts.unit!r} for {facts.n_records} "
             "records a party; amplification is proved for zero-out of all that a party holds: give it a public seed"
-        )
-    if isinstance(event, DiscreteGaussian):
-        raise PrivacyPreconditionError(
-            "hardened: got True with a secret selection; amplification is proved for continuous noise only: give the "
-            "selection a public seed"
         )
     return PoissonGaussian(ratio=event.ratio, rate=facts.secret_rate)
 
@@ -201,23 +199,18 @@ def check_clip(clip: float | None) -> None:
 class GaussianGradient(Mechanism):
     """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum.
 
-    `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs. `hardened` noise
-    is drawn and added on a grid, exactly (a curator only).
+    `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs.
     """
 
     noise_multiplier: Schedule
     clip: float | None = None
-    hardened: bool = False
+    law = "gaussian"
 
     def __post_init__(self) -> None:
         check_clip(self.clip)
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
         if self.noise_multiplier.per_party:
             raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
-
-    @property
-    def law(self) -> Law:
-        return output_law(self.hardened)
 
     def with_noise(self, factor: float) -> "GaussianGradient":
         return dataclasses.replace(self, noise_multiplier=self.noise_multiplier.times(factor))
@@ -226,12 +219,12 @@ class GaussianGradient(Mechanism):
         slope = facts.changes * facts.record_slope(problem, self.clip)
         largest = max(other.unit_weight for other in facts.extreme_parties)
         noise_std = self.noise_multiplier.at(t, party) * slope * largest
-        event = sampled(output_event(slope * facts.unit_weight, noise_std, facts, hardened=self.hardened), facts)
+        change = slope * facts.unit_weight + 2 * facts.summation_error(facts.record_slope(problem, self.clip))
         return issue(
             GradientSumGrant,
-            event,
+            sampled(output_event(change, noise_std, facts), facts),
             priced_for=facts.share(problem),
             noise_std=noise_std,
-            grid=grid_priced(event, noise_std),
+            grid=grid_of(noise_std, shares=facts.noise_shares),
             clip=math.inf if self.clip is None else self.clip,
         )

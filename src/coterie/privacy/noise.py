@@ -1,34 +1,51 @@
 """Unit noise, drawn on the host: the same numbers whatever engine runs the plan.
 
 Laws: "gaussian" is N(0, I); "gamma-sphere" has density proportional to exp(-|b|_2): a uniform direction and a norm
-that is Gamma(d, 1). (A norm drawn from Exp(1) is right for d = 1 only.) "discrete-gaussian" is k / 2^30 with whole
-numbers k from N_Z(0, (2^30)^2), drawn exactly from the system's entropy (`discrete`); from a seed it is the Gaussian
-draw, rounded, which has nearly that law and is for research only.
+that is Gamma(d, 1). (A norm drawn from Exp(1) is right for d = 1 only.) Inside an objective they are used as doubles,
+whose distance from exact draws is bounded and paid for. On a value that is released, "rounded-gaussian" and
+"rounded-gamma-sphere" are used: whole numbers of steps, of which STEPS or GAMMA_STEPS make one unit, with exactly the
+law of the rounded continuous draw. "discrete-gaussian" has probabilities proportional to those of the normal density at
+whole numbers of steps. `sampling` has the laws; sources differ in where their words come from.
 """
 
 # pyright: reportMissingTypeStubs=false
 
 import dataclasses
+import functools
+import hashlib
+import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
-from scipy.special import ndtri
 
 from coterie.errors import InputError
 from coterie.native.cores import on_cores
-from coterie.privacy.discrete import STEPS_PER_STD, unit_steps
-from coterie.privacy.seeded_streams import machine_code, places_below, uniforms
+from coterie.privacy import sampling
+from coterie.privacy.sampling import GAMMA_STEPS, STEPS, More
 
-Law = Literal["gaussian", "gamma-sphere", "discrete-gaussian"]
+Law = Literal["gaussian", "gamma-sphere", "rounded-gaussian", "rounded-gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output"]
-LAWS: tuple[Law, ...] = ("gaussian", "gamma-sphere", "discrete-gaussian")
-KEYS_AT_ONCE = 1024  # whose draws stay in a core's cache from one operation to the next
-_BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
-_PURPOSE_KEY = {"release": 0, "output": 1}
+Use = Literal["objective", "value"]  # where a draw goes: inside what is minimised, or onto what is released
 Key = tuple[int, int, int]  # repeat, party, round
 Keys = Sequence[Key] | np.ndarray  # one a row
+
+KEYS_AT_ONCE = 1024  # whose draws are shared out to the cores
+_BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
+_PURPOSE = {"release": 0, "output": 1, "coins": 2}
+_WORDS_PER_BLOCK = 4  # of Philox
+_MORE_BYTES = 24
+
+
+def steps_per_unit(law: Law) -> float:
+    """How many steps of a released value's grid make one unit of its noise."""
+    return GAMMA_STEPS if "gamma" in law else STEPS
+
+
+def law_for(law: Law, use: Use) -> Law:
+    """The law with which noise that is priced as `law` is drawn."""
+    return cast(Law, f"rounded-{law}") if use == "value" else law
 
 
 class NoiseSource(Protocol):
@@ -43,9 +60,76 @@ class NoiseSource(Protocol):
         ...
 
 
+class Coins:
+    """A stream of random words, as numbers in [0, 1) or as flips."""
+
+    def __init__(self, words: Callable[[int], np.ndarray]) -> None:
+        self._words = words
+
+    def __call__(self, size: int) -> np.ndarray:
+        return (self._words(size).view(np.uint64) >> np.uint64(11)) * 2.0**-53
+
+    def flips(self, rate: float, size: int) -> np.ndarray:
+        """True with chance `rate` each. Sixteen bits decide all but those that tie with the rate's own."""
+        if rate >= 1:
+            return np.ones(size, dtype=bool)
+        sixteen = self._words(-(-size // 4)).view(np.uint16)[:size]
+        rest, whole = math.modf(rate * 2**16)
+        heads = sixteen < whole
+        ties = np.flatnonzero(sixteen == whole)
+        heads[ties] = self(len(ties)) < rest
+        return heads
+
+
+class _Source:
+    """`draw` and `draw_block` from words: `_words(keys, purpose, count, rows)` is (key, count), and `_more` goes on."""
+
+    def draw(
+        self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release", rows: int = 1
+    ) -> np.ndarray:
+        return self.draw_block(law, d, [(repeat, party, t)], purpose, rows)[0]
+
+    def draw_block(self, law: Law, d: int, keys: Keys, purpose: Purpose, rows: int = 1) -> np.ndarray:
+        """A draw for each key; `rows` is how many of them a round has, which only says how they are numbered."""
+        table = np.asarray(keys, np.int64)
+        words = self._words(table, purpose, words_per_draw(law, d), rows)
+        return shaped(law, words, self._more(table, purpose))
+
+    def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def _more(self, keys: np.ndarray, purpose: Purpose) -> More:
+        raise NotImplementedError
+
+
+def words_per_draw(law: Law, d: int) -> int:
+    return d if law in ("gaussian", "rounded-gaussian") else 2 * d
+
+
+def shaped(law: Law, words: np.ndarray, more: More) -> np.ndarray:
+    """Rows of words as draws of the law, in units."""
+    if law == "gaussian":
+        return sampling.gaussian(words, more)
+    if law == "gamma-sphere":
+        return sampling.gamma_sphere(words, more)
+    exact = {
+        "rounded-gaussian": sampling.rounded_gaussian,
+        "rounded-gamma-sphere": sampling.rounded_gamma_sphere,
+        "discrete-gaussian": sampling.discrete_gaussian,
+    }
+    if law not in exact:
+        raise InputError(f"law: got {law!r}; one of gaussian, gamma-sphere, {', '.join(exact)} is needed")
+    steps = exact[law](words, more)
+    steps *= 1 / steps_per_unit(law)
+    return steps
+
+
 @dataclasses.dataclass(frozen=True)
-class Seeded:
-    """Reproducible noise for research: whoever knows the seed can subtract it, so nothing it makes is private."""
+class Seeded(_Source):
+    """Reproducible noise for research: whoever knows the seed can subtract it, so nothing it makes is private.
+
+    Philox (Salmon et al., 2011) turns a key, from the seed, and a counter, from what a draw is for, into words.
+    """
 
     seed: int
     reproducible = True
@@ -54,94 +138,130 @@ class Seeded:
         if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(f"seed: got {self.seed!r}; an integer >= 0 is needed")
 
-    def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
-        return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
+    @functools.cached_property
+    def _key(self) -> bytes:
+        seed = int(self.seed)
+        return hashlib.blake2b(seed.to_bytes(seed.bit_length() // 8 + 1, "little"), digest_size=16).digest()
 
-    def draw_block(self, law: Law, d: int, keys: Keys, purpose: Purpose) -> np.ndarray:
-        words = np.column_stack([np.asarray(keys, np.int64), np.full(len(keys), _PURPOSE_KEY[purpose])])
-        if len(words) <= KEYS_AT_ONCE or machine_code(len(words)) is None:
-            return self._drawn(law, d, words)
-        out = np.empty((len(words), d))
+    def draw_block(self, law: Law, d: int, keys: Keys, purpose: Purpose, rows: int = 1) -> np.ndarray:
+        table = np.asarray(keys, np.int64)
+        if len(table) <= KEYS_AT_ONCE:
+            return super().draw_block(law, d, table, purpose, rows)
+        out = np.empty((len(table), d))
 
         def draw_part(start: int) -> None:
             here = slice(start, start + KEYS_AT_ONCE)
-            out[here] = self._drawn(law, d, words[here])
+            out[here] = super(Seeded, self).draw_block(law, d, table[here], purpose, rows)
 
-        on_cores(draw_part, range(0, len(words), KEYS_AT_ONCE))
+        on_cores(draw_part, range(0, len(table), KEYS_AT_ONCE))
         return out
 
-    def _drawn(self, law: Law, d: int, words: np.ndarray) -> np.ndarray:
-        uniform = uniforms(int(self.seed), words, _uniforms(law, d))
-        if law == "discrete-gaussian":  # not the exact law: a seed keeps nothing secret anyway
-            return np.rint(_shape("gaussian", d, uniform) * STEPS_PER_STD) / STEPS_PER_STD
-        return _shape(law, d, uniform)
+    def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
+        """Draws of a repeat follow each other round by round, so most can be taken off one stream together."""
+        repeat, party, t = keys.T
+        place = t * rows + party % rows
+        stream = np.stack([repeat, party // rows])
+        order = np.lexsort((place, *stream))
+        breaks = (np.diff(place[order]) != 1) | (np.diff(stream[:, order]) != 0).any(axis=0)
+        blocks = -(-count // _WORDS_PER_BLOCK)
+        philox, out = self._philox(0, purpose), np.empty((len(keys), count), np.int64)
+        state = philox.state
+        for run in np.split(order, np.flatnonzero(breaks) + 1):
+            first = run[0]
+            state["state"]["counter"][:] = (
+                int(place[first]) * blocks,
+                repeat[first],
+                stream[1, first],
+                _PURPOSE[purpose],
+            )
+            philox.state = state
+            words = philox.random_raw(len(run) * blocks * _WORDS_PER_BLOCK)
+            out[run] = words.view(np.int64).reshape(len(run), -1)[:, :count]
+        return out
 
-    def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
-        # no draw has so short a key
-        return np.random.default_rng(np.random.SeedSequence(int(self.seed), spawn_key=(repeat,))).random
+    def _philox(self, repeat: int, purpose: str) -> np.random.Philox:
+        return np.random.Philox(key=int.from_bytes(self._key, "little"), counter=[0, repeat, 0, _PURPOSE[purpose]])
 
-    def coins_below(self, limit: float, n_rounds: int, n: int, *, repeat: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of n `coins` in each round the places of those below the limit, and where each round's end. Needs Numba."""
-        return places_below(int(self.seed), repeat, limit, n_rounds, n)
+    def _more(self, keys: np.ndarray, purpose: Purpose) -> More:
+        return _hashed_more(self._key, keys, purpose)
+
+    def coins(self, *, repeat: int) -> Coins:
+        return Coins(self._philox(repeat, "coins").random_raw)
 
 
-class SystemEntropy:
+class SystemEntropy(_Source):
     """Noise nobody can repeat: a ChaCha20 stream keyed once from the operating system's entropy."""
 
     reproducible = False
 
     def __init__(self) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # research with a seed does without it
-
         self._process, self._left = os.getpid(), _BYTES_PER_KEY
-        self._stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+        self._stream = _chacha(os.urandom(32), bytes(16))
 
-    def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
-        return self.draw_block(law, d, [(repeat, party, t)], purpose)[0]
+    def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
+        return self._next_words(len(keys) * count).reshape(len(keys), count)
 
-    def draw_block(self, law: Law, d: int, keys: Keys, purpose: Purpose) -> np.ndarray:
-        if law == "discrete-gaussian":
-            return unit_steps(len(keys) * d).reshape(len(keys), d) / STEPS_PER_STD
-        return _shape(law, d, self._uniform(len(keys) * _uniforms(law, d)).reshape(len(keys), -1))
+    def _more(self, keys: np.ndarray, purpose: Purpose) -> More:
+        return lambda row, column, k: int.from_bytes(os.urandom(_MORE_BYTES), "little")
 
-    def coins(self, *, repeat: int) -> Callable[[int], np.ndarray]:
-        return self._uniform
+    def coins(self, *, repeat: int) -> Coins:
+        return Coins(self._next_words)
 
-    def _uniform(self, size: int) -> np.ndarray:
+    def _next_words(self, size: int) -> np.ndarray:
         if os.getpid() != self._process or self._left < 8 * size:
             self.__init__()  # a forked child would otherwise draw the same numbers as its parent
         self._left -= 8 * size
-        words = np.frombuffer(self._stream.update(bytes(8 * size)), dtype="<u8")
-        return (words >> np.uint64(11)) * 2.0**-53
+        return np.frombuffer(self._stream.update(bytes(8 * size)), dtype=np.int64)
 
 
-def draw_many(source: NoiseSource, law: Law, d: int, keys: Keys, purpose: Purpose) -> np.ndarray:
+@dataclasses.dataclass(frozen=True)
+class KeyedEntropy(_Source):
+    """Noise that a run can draw again, and nobody else: a ChaCha20 stream for each draw, under one secret key.
+
+    A run that was cut off and goes on from a checkpoint repeats the rounds since then. Fresh noise would make a second
+    release of each, to be paid for again; the same noise makes the same release.
+    """
+
+    key: bytes = dataclasses.field(default_factory=lambda: os.urandom(32), repr=False)
+    reproducible = False
+
+    def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
+        each = cast(list[Key], keys.tolist())
+        streams = [self._stream(*key, _PURPOSE[purpose])(count) for key in each]
+        return np.stack(streams) if streams else np.empty((0, count), np.int64)
+
+    def _more(self, keys: np.ndarray, purpose: Purpose) -> More:
+        return _hashed_more(self.key, keys, purpose)
+
+    def coins(self, *, repeat: int) -> Coins:
+        return Coins(self._stream(repeat, 0, 0, _PURPOSE["coins"]))
+
+    def _stream(self, repeat: int, party: int, t: int, purpose: int) -> Callable[[int], np.ndarray]:
+        nonce = b"".join(n.to_bytes(size, "little") for n, size in ((party, 4), (t, 4), (repeat, 3), (purpose, 1)))
+        # the first four bytes are the block counter
+        stream = _chacha(self.key, bytes(4) + nonce)
+        return lambda size: np.frombuffer(stream.update(bytes(8 * size)), dtype=np.int64)
+
+
+def _chacha(key: bytes, nonce: bytes) -> Any:
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # research with a seed does without it
+
+    return Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+
+
+def _hashed_more(key: bytes, keys: np.ndarray, purpose: Purpose) -> More:
+    """More bits of a number are a keyed hash of what it is for."""
+
+    def more(row: int, column: int, k: int) -> int:
+        place = f"{keys[row].tolist()} {purpose} {column} {k}".encode()
+        return int.from_bytes(hashlib.blake2b(place, key=key, digest_size=_MORE_BYTES).digest(), "little")
+
+    return more
+
+
+def draw_many(source: NoiseSource, law: Law, d: int, keys: Keys, purpose: Purpose, rows: int = 1) -> np.ndarray:
     """`source.draw` for each of the keys, one a row; in one go where the source can."""
-    if isinstance(source, (Seeded, SystemEntropy)):
-        return source.draw_block(law, d, keys, purpose)
+    if isinstance(source, _Source):
+        return source.draw_block(law, d, keys, purpose, rows)
     each = np.asarray(keys).tolist()
     return np.stack([source.draw(law, d, repeat=r, party=i, t=t, purpose=purpose) for r, i, t in each])
-
-
-def _uniforms(law: Law, d: int) -> int:
-    """How many numbers in [0, 1) one draw takes."""
-    return 2 * d if law == "gamma-sphere" else d
-
-
-def _shape(law: Law, d: int, uniform: np.ndarray) -> np.ndarray:
-    """Rows of independent numbers in [0, 1), which are written over, as draws of the law."""
-    if law == "gaussian":
-        return _normal(uniform)
-    if law == "gamma-sphere":
-        direction = _normal(uniform[:, :d])
-        # Gamma(d, 1) is the sum of d unit exponentials
-        norm = -np.log1p(-uniform[:, d:]).sum(axis=1, keepdims=True)
-        return norm * direction / np.linalg.norm(direction, axis=1, keepdims=True)
-    raise InputError(f"law: got {law!r}; one of {', '.join(LAWS)} is needed")
-
-
-def _normal(uniform: np.ndarray) -> np.ndarray:
-    # the half step keeps 0 out and the minimum 1; 53 bits reach |z| = 8.2, beyond any delta in use
-    uniform += 2.0**-54
-    np.minimum(uniform, 1 - 2.0**-53, out=uniform)
-    return ndtri(uniform, out=uniform)

@@ -7,45 +7,119 @@ For everybody at work, with centre z, state u, record (x, y) of weight w and k =
 
 which is `proximal_grants._clipped_move` with the minimiser in closed form (`problems.one_record`). The move is clipped
 to the grant's radius, is nothing where moves are clipped and the record says nothing, and is not a number where it
-misses a tolerance that the price relies on. State and sum grow by 2 relaxation times it, and the sum is released with
-the grant's noise, noise_std times a unit draw; `native.moves` takes all of these numbers from the grant.
+misses a tolerance that the price relies on. State and sum grow by 2 relaxation times it, in the sum each on the grid of
+the noise; with whole steps of noise added, the sum is released (`release.seal_total`).
+
+The kernel is `native.moves`. It is handed its scales here and nowhere else, what it computes leaves through a door of
+`release`, and `check_kernel` compares it with the general step before it is used.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from coterie.errors import LeakError
+from coterie.privacy.events import Unprotected
+from coterie.privacy.grants import issue, steps_of
 from coterie.privacy.proximal_grants import ProxScales, SumMoveGrant
+from coterie.privacy.release import Contribution, Release, seal_kernel, seal_total
+from coterie.privacy.sampling import STEPS
 from coterie.problems.local import Records
 from coterie.problems.losses import Squared
+from coterie.problems.penalties import L2
 from coterie.problems.problem import Problem
 
 
-def can_take(grants: Sequence[Any], problem: Problem) -> bool:
-    """Whether these steps are the grants' own: noise on a grid is added by whole steps, and not here."""
-    return type(problem.loss) is Squared and all(type(g) is SumMoveGrant and g.scales.grid == 0 for g in grants)
+def can_take(grants: Sequence[Any], problem: Problem, n_people: int) -> bool:
+    """Whether these steps are the grants' own, and sums of clipped moves stay below 2^53 steps."""
+    if not (type(problem.loss) is Squared and all(type(grant) is SumMoveGrant for grant in grants)):
+        return False
+    return all(n_people * (2 * g.scales.relaxation * g.scales.radius / g.scales.grid + 1) < 2.0**52 for g in grants)
 
 
-def scales_by_round(grants: Sequence[Any], index: np.ndarray, share: Problem) -> Any:
-    """For `native.moves`: the scales of the grants `index`, (rounds,), that were priced for this share of a problem."""
-    from coterie.native import moves
+class PeopleMoves:
+    """The steps of many people with one record each, under grants by round: `index`, (rounds,), says which."""
 
-    for grant in grants:
-        grant.priced(share)
-    issued = ProxScales(*(np.array(column)[index] for column in zip(*(g.scales for g in grants), strict=True)))
-    return moves.Scales(*(getattr(issued, name) for name in moves.Scales._fields))
+    def __init__(self, grants: Sequence[SumMoveGrant], index: np.ndarray, share: Problem, records: Records) -> None:
+        """`records` are arrays (n_people, 1, ...)."""
+        from coterie.native import moves
+
+        for grant in grants:
+            grant.priced(share)
+        issued = ProxScales(*(np.array(column)[index] for column in zip(*(g.scales for g in grants), strict=True)))
+        self.kernel = moves
+        self.scales = moves.Scales(*(getattr(issued, name) for name in moves.Scales._fields))
+        X, y, weight = (np.asarray(column[:, 0], float) for column in records)
+        # as in `_clipped_move`: their price counts one move, not two
+        absent = (weight * np.abs(X).sum(axis=1) == 0) & np.isfinite(self.scales.radius).all()
+        # nobody's record is at the end
+        y, weight, square = (np.append(column, 0.0) for column in (y, weight, np.einsum("ij,ij->i", X, X)))
+        self.people = moves.People(moves.in_lanes(X, extra_rows=1), y, weight, square, np.append(absent, True))
+        self.room_rows = 3 * moves.chunks(X.shape[1])
+
+    def states(self) -> np.ndarray:
+        """All zero."""
+        return self.kernel.aligned(len(self.people.rows), self.kernel.LANES)
+
+    def advance(
+        self,
+        start: int,
+        units: np.ndarray,
+        *,
+        centre: tuple[float, float, float],
+        at_work: tuple[np.ndarray, np.ndarray, np.ndarray],
+        states: np.ndarray,
+        z_hat: np.ndarray,
+    ) -> Release:
+        """Rounds from `start` on, one for each row of unit noise, (rounds, d). `centre` is (shrink, threshold, n),
+        `at_work` who works, and where each round's begin and end; `states` and `z_hat` change in place."""
+        end, scales = start + len(units), self.scales
+        if len(scales.radius) > 1:
+            scales = type(scales)(*(column[start:end] for column in scales))
+        who, begins, ends = at_work
+        out = np.rint(units * STEPS)
+        room = self.kernel.aligned(self.room_rows, self.kernel.LANES)
+        centre_of = self.kernel.Centre(*centre)
+        self.kernel.advance(
+            self.people, scales, centre_of, who, begins[start:end], ends[start:end], states, z_hat, room, out
+        )
+        return seal_kernel(out)
 
 
-def people_of(records: Records, radius: np.ndarray) -> Any:
-    """For `native.moves`: everybody's only record, and nobody's at the end; from arrays (n_people, 1, ...)."""
-    from coterie.native import moves
+@functools.cache
+def check_kernel() -> None:
+    """Refuse a kernel that does not release what the grant's own step releases, of made-up people in two rounds with
+    everything that a step can meet: clipped moves, records that say nothing, an odd number at work."""
+    rng = np.random.default_rng(0)
+    n, d, grid = 7, 5, 2.0**-6
+    rows = rng.normal(size=(n, 1, d))
+    rows[3] = 0.0
+    records = Records(rows, rng.normal(size=(n, 1)), np.full((n, 1), 0.5))
+    problem = Problem(loss=Squared(), penalty=L2(0.0), record_weight=1.0)
+    scales = ProxScales(0.7, 0.1, 0.5, radius=0.4, noise_std=STEPS * grid, grid=grid, tolerance=1.0, strict=0.0)
+    grant = issue(SumMoveGrant, Unprotected(), priced_for=problem, **scales._asdict())
+    units = rng.integers(-5, 6, size=(2, d)) / STEPS
+    steps = PeopleMoves([grant], np.zeros(1, int), problem, records)
+    states, z_hat, everybody = steps.states(), np.zeros(d), np.arange(n, dtype=np.uint32)
+    at_work = np.concatenate([everybody, everybody]), np.array([0, n]), np.array([n, 2 * n])
+    found = steps.advance(0, units, centre=(1.0, 0.0, float(n)), at_work=at_work, states=states, z_hat=z_hat).value
+    with jax.enable_x64(True):
+        expected, u, z = [], jnp.zeros((n, d)), jnp.zeros(d)
+        for unit in units:
+            own = jax.vmap(lambda r, u, z=z: grant.move(problem, Records(*r), centre=z, state=u))
+            u, moves = own(tuple(map(jnp.asarray, records)), u)
+            expected.append(np.asarray(_noised(grant, moves, unit)))
+            z = z + expected[-1] / n
+    if not np.allclose(found, np.stack(expected), rtol=0, atol=1.5 * grid):
+        raise LeakError("people's moves in machine code are not those that their grant prices")
 
-    X, y, weight = (np.asarray(column[:, 0], float) for column in records)
-    # as in `_clipped_move`: their price counts one move, not two
-    absent = (weight * np.abs(X).sum(axis=1) == 0) & np.isfinite(radius).all()
-    y, weight, square = (np.append(column, 0.0) for column in (y, weight, np.einsum("ij,ij->i", X, X)))
-    return moves.People(moves.in_lanes(X, extra_rows=1), y, weight, square, np.append(absent, True))
+
+def _noised(grant: SumMoveGrant, moves: Contribution, unit: np.ndarray) -> Any:
+    return seal_total(grant.subtotal(moves), steps_of(jnp.asarray(unit)), grant.scales.grid).value

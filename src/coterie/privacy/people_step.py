@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.privacy.proximal_grants import StateGrant
-from coterie.privacy.release import Contribution, contribute, keep
+from coterie.privacy.release import Subtotal, add_up_near, contribute, keep
 from coterie.problems.losses import Loss
 from coterie.problems.one_record import slope_in_few_steps, slope_on_line
 from coterie.problems.problem import Problem
@@ -43,8 +43,9 @@ Solver = Callable[[Loss, jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.
 
 def advance_people(
     grant: StateGrant, problem: Problem, people: People, *, centre: jax.Array, states: PeopleStates, solve: Solver
-) -> tuple[PeopleStates, Contribution]:
-    """For engines: what `StateGrant.advance` does, for all people at once, and the sum of what they contribute."""
+) -> tuple[PeopleStates, Subtotal]:
+    """For engines: what `StateGrant.advance` does, for all people at once, and the sum of what they contribute, each on
+    the grid of the noise."""
     loss, scales = grant.priced(problem).loss, grant._issued()  # pyright: ignore[reportPrivateUsage]
     total, shrink = scales.curvature + scales.l2, 1 + scales.l2 / scales.curvature
     point = 2 * centre - states.common
@@ -61,8 +62,16 @@ def advance_people(
     after = PeopleStates(
         states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
     )
-    moved = jnp.sum(rows * after.share[:, None], axis=0)
-    return jax.tree.map(keep, after), contribute((len(people.y) * after.common + moved)[None])
+    each = after.common + rows * after.share[:, None]
+    return jax.tree.map(keep, after), add_up_near(contribute(each).value, after.common, scales.grid)
+
+
+def few_enough(grant: StateGrant, n_people: int) -> bool:
+    """Whether the sum of so many people's states stays exact. Their distances from what is common shrink by |1 - pull|
+    and grow by at most pull times the grant's radius in every step."""
+    scales = grant.scales
+    pull = 2 * scales.relaxation / (1 + scales.l2 / scales.curvature)
+    return n_people * (scales.radius * pull / (1 - abs(1 - pull)) / scales.grid + 1) < 2.0**52
 
 
 def with_search(loss: Loss, y: jax.Array, start: jax.Array, stiffness: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -17,11 +17,9 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.privacy.discrete import DiscreteGaussian
 from coterie.privacy.events import Event, Gaussian, TokenWalk
-from coterie.privacy.grants import Grant, issue
-from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, grid_priced, output_event, output_law, sampled
-from coterie.privacy.noise import Law
+from coterie.privacy.grants import Grant, grid_of, issue
+from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
 from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.prox_step import ProxStep
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
@@ -32,15 +30,14 @@ from coterie.serialise import serialisable
 
 class ProximalMechanism(Mechanism):
     """`step` is the paper's gamma, `relaxation` its lambda. With `spread_l2` every party carries its share of the
-    penalty's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds it all.
-    `hardened` noise is drawn and added on a grid, exactly (no secure sum)."""
+    penalty's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds it all."""
 
     step: float
     relaxation: float
     noise_multiplier: Schedule
     clip: float | None
     spread_l2: bool
-    hardened: bool
+    law = "gaussian"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
@@ -51,10 +48,6 @@ class ProximalMechanism(Mechanism):
             raise InputError(f"step: got {self.step}; a positive finite number is needed")
         if not 0 < self.relaxation <= 1:
             raise InputError(f"relaxation: got {self.relaxation}; a number in (0, 1] is needed")
-
-    @property
-    def law(self) -> Law:
-        return output_law(self.hardened)
 
     def with_noise(self, factor: float) -> Mechanism:
         return self.changed(noise_multiplier=self.noise_multiplier.times(factor))
@@ -83,13 +76,10 @@ class ProximalMechanism(Mechanism):
             relaxation=self.relaxation,
             radius=radius,
             noise_std=noise_std,
-            grid=grid_priced(event, noise_std),
+            grid=grid_of(noise_std, shares=prox.facts.noise_shares),
             tolerance=tolerance,
             strict=strict,
         )
-
-    def _event(self, change: float, noise_std: float, facts: PartyFacts) -> Gaussian | DiscreteGaussian:
-        return output_event(change, noise_std, facts, hardened=self.hardened)
 
     def _clipped_prox(self, problem: Problem, facts: PartyFacts) -> ProxStep:
         """Where the move is clipped the slope only sets the solver's tolerance: one that would move by the radius."""
@@ -120,7 +110,7 @@ class _MoveMechanism(ProximalMechanism):
         return self._issue(
             MoveGrant,
             prox,
-            self._event(change, noise_std, prox.facts),
+            output_event(change, noise_std, prox.facts),
             radius=math.inf if self.clip is None else self.clip,
             noise_std=noise_std,
             tolerance=tolerance,
@@ -141,7 +131,6 @@ class LocalNoise(_MoveMechanism):
     noise_multiplier: Schedule
     clip: float | None = None
     spread_l2: bool = False
-    hardened: bool = False
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         if facts.secret_rate < 1.0:
@@ -165,7 +154,6 @@ class WalkNoise(_MoveMechanism):
     noise_multiplier: Schedule
     clip = None
     spread_l2 = False
-    hardened = False  # amplification by iteration is proved for continuous noise only
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,11 +166,19 @@ class WalkNoise(_MoveMechanism):
         largest = max(self._change(problem, other, multiplier)[2] for other in facts.extreme_parties)
         return self._noised(prox, tolerance, change, multiplier * largest)
 
-    def seen_by(self, observer: Observer, event: Event, facts: PartyFacts) -> Event:
+    def seen_by(self, observer: Observer, event: Event, problem: Problem, facts: PartyFacts) -> Event:
+        """Steps that follow a visit shrink distances but for what rounding to the grid and their solvers add, `slack`
+        each. Over m steps sensitivity + m slack is hidden, at a mean price of E[(sensitivity + m slack)^2 / m], which
+        is at most that of sensitivity + (n/2) slack for m geometric with mean n/2."""
         if observer != PEER:
             return event
         assert isinstance(event, Gaussian)
-        return TokenWalk(ratio=event.ratio, n_parties=facts.n_parties)
+        multiplier = self.noise_multiplier.at(0, 0)
+        changes = [self._change(problem, other, multiplier) for other in facts.extreme_parties]
+        noise_std = multiplier * max(change for _, _, change in changes)
+        error = max(2 * tolerance * self.step / prox.stretch for prox, tolerance, _ in changes)
+        slack = output_event(error, noise_std, facts).ratio
+        return TokenWalk(ratio=event.ratio + slack * facts.n_parties / 2, n_parties=facts.n_parties)
 
 
 class _SumMechanism(ProximalMechanism):
@@ -211,7 +207,6 @@ class SumNoise(_SumMechanism):
     noise_multiplier: Schedule
     clip: float | None = None
     spread_l2: bool = False
-    hardened: bool = False
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         if self.clip is not None:
@@ -227,7 +222,7 @@ class SumNoise(_SumMechanism):
         return self._issue(
             SumMoveGrant,
             prox,
-            sampled(self._event(own, noise_std, facts), facts),
+            sampled(output_event(own, noise_std, facts), facts),
             radius=math.inf if self.clip is None else self.clip,
             noise_std=noise_std,
             tolerance=tolerance,
@@ -265,7 +260,6 @@ class BroadcastNoise(_SumMechanism):
     noise_multiplier: Schedule
     clip: float | None = None
     spread_l2: bool = False
-    hardened: bool = False
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         if facts.secret_rate < 1.0:
@@ -281,7 +275,7 @@ class BroadcastNoise(_SumMechanism):
         return self._issue(
             StateGrant,
             own,
-            self._event(distance, noise_std, facts),
+            output_event(distance, noise_std, facts),
             radius=own.reach,
             noise_std=noise_std,
             tolerance=tolerance,

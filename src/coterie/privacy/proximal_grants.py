@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.privacy.grants import Grant, noised, untouched
+from coterie.privacy.grants import SumGrant, steps_of, untouched
 from coterie.privacy.release import (
     Contribution,
     Release,
@@ -43,21 +43,16 @@ class ProxScales(NamedTuple):
     relaxation: Any
     radius: Any  # to which the move, or the gradient part, is clipped; infinite: not at all
     noise_std: Any  # of the noise on the release, or on the sum over all parties
-    grid: Any  # on which value and noise meet; 0: none
+    grid: Any  # on which value and noise meet
     tolerance: Any  # absolute bound on the gradient at which the solver stops
     strict: Any  # 1 where the price relies on the tolerance, 0 where clipping makes it moot
 
 
-class _ProxGrant(Grant):
+class _ProxGrant(SumGrant):
     Scales = ProxScales
 
     def _issued(self) -> ProxScales:
         return ProxScales(*[as_issued(s, "scale") for s in self.scales])
-
-    def noised_sum(self, contributions: Contribution, unit: jax.Array) -> Release:
-        """For channels only: the noised sum over the leading axis of stacked contributions."""
-        noise_std, grid = as_issued(self.scales.noise_std, "scale"), as_issued(self.scales.grid, "scale")
-        return seal(noised(contributions.value.sum(axis=0), unit, noise_std, grid))
 
 
 class MoveGrant(_ProxGrant):
@@ -68,11 +63,11 @@ class MoveGrant(_ProxGrant):
     ) -> Release:
         """clip(prox(2 centre - state) - centre) + noise; NaN, which engines must not send, if the solver failed."""
         scales, centre = self._issued(), needs_public(centre)
-        unit, _ = (as_issued(n, "noise") for n in noise.value)
+        unit, _ = noise.value
         move = private_call(
             partial(_clipped_move, self.priced(problem).loss), untouched(records), needs_public(state), centre, scales
         )
-        return seal(noised(move, unit, scales.noise_std, scales.grid))
+        return seal(move, steps_of(unit), scales.grid)
 
 
 class SumMoveGrant(_ProxGrant):

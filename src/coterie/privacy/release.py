@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex_core
 from jax.interpreters import batching, mlir
@@ -62,6 +63,7 @@ def private_call(fn: Callable[..., Any], *args: Any, like: Any = None) -> Any:
 
 
 _SEAL = object()
+_LOW = 2.0**26
 
 
 class _Sealed:
@@ -87,13 +89,18 @@ class Contribution(_Sealed):
     """A bounded, un-noised array that can only enter `Channel.aggregate`."""
 
 
+class Subtotal(_Sealed):
+    """Contributions of some parties on their grid, added up: whole numbers of 2^26 steps and of one, (2, d), which can
+    be added to others' and enter nothing but a noised sum."""
+
+
 class UnitNoise(_Sealed):
     """The draws for one step, (release, output); only a grant or a channel can use them, and only whole."""
 
     maker = "an engine"
 
 
-for _cls in (Release, Contribution, UnitNoise):
+for _cls in (Release, Contribution, Subtotal, UnitNoise):
     jax.tree_util.register_pytree_node(
         _cls, lambda r: ((r.value,), None), lambda _, children, cls=_cls: cls(children[0], _SEAL)
     )
@@ -104,13 +111,58 @@ def unit_noise(release: Any, output: Any) -> UnitNoise:
     return UnitNoise((release, output), _SEAL)
 
 
-def seal(value: jax.Array) -> Release:
-    """For grants and channels only: the caller vouches that the noise of its grant is in `value`."""
-    return Release(_release_p.bind(value), _SEAL)
+def seal(value: jax.Array, noise_steps: jax.Array, grid: jax.Array) -> Release:
+    """For grants only, who vouch for value and noise: the value on its grid, plus whole steps of noise.
+
+    Value and noise are whole numbers of steps before they meet. A double holds the correctly rounded sum of two whole
+    numbers, which is a function of the exact one, and so is its product with the grid: the bits that leave depend on
+    nothing but a noised whole number. A grid of 0 is for releases that promise nothing.
+    """
+    step = jnp.where(grid > 0, grid, 1.0)
+    steps = jnp.rint(value / step) + noise_steps
+    return Release(_release_p.bind(jnp.where(grid > 0, steps * step, value)), _SEAL)
+
+
+def seal_total(subtotal: "Subtotal", noise_steps: jax.Array, grid: jax.Array) -> Release:
+    """As `seal`, for the sum of values that were put on the grid one by one."""
+    high, low = subtotal.value
+    low = low + noise_steps
+    carried = jnp.floor(low / _LOW)
+    steps = (high + carried) * _LOW + (low - carried * _LOW)
+    return Release(_release_p.bind(steps * grid), _SEAL)
+
+
+def add_up(values: jax.Array, grid: jax.Array) -> "Subtotal":
+    """For grants only: the sum over the leading axis of values, each put on the grid first.
+
+    Sums of whole numbers are exact in whatever order they are taken; high and low parts are added up apart, so that
+    both stay below 2^53 for up to 2^26 values.
+    """
+    high, low = _parts(jnp.rint(values / grid))
+    return Subtotal(jnp.stack([high.sum(axis=0), low.sum(axis=0)]), _SEAL)
+
+
+def add_up_near(values: jax.Array, near: jax.Array, grid: jax.Array) -> "Subtotal":
+    """The same for values that all lie near a public one: of so many that they are gone through once, the distances,
+    which must add up to less than 2^53 steps."""
+    common = jnp.rint(near / grid)
+    high, low = _parts(common)
+    rest = (jnp.rint(values / grid) - common).sum(axis=0)
+    return Subtotal(jnp.stack([len(values) * high, len(values) * low + rest]), _SEAL)
+
+
+def _parts(steps: jax.Array) -> tuple[jax.Array, jax.Array]:
+    high = jnp.floor(steps / _LOW)
+    return high, steps - high * _LOW
+
+
+def seal_kernel(released: np.ndarray) -> Release:
+    """For grants only: what a kernel of theirs has put on a grid and noised, in machine code."""
+    return Release(released, _SEAL)
 
 
 def contribute(value: jax.Array) -> Contribution:
-    """For grants only: the caller vouches for the sensitivity of `value`."""
+    """For grants only, who vouch for its sensitivity: what a party hands to a sum."""
     return Contribution(_contribute_p.bind(value), _SEAL)
 
 

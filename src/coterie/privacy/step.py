@@ -20,8 +20,9 @@ import math
 
 from coterie.errors import PrivacyPreconditionError
 from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected
-from coterie.privacy.grants import ArgminGrant, Grant, issue
-from coterie.privacy.mechanisms import PartyFacts
+from coterie.privacy.grants import ArgminGrant, Grant, grid_of, issue
+from coterie.privacy.mechanisms import ROUNDED, PartyFacts, output_event
+from coterie.privacy.sampling import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, largest_gamma
 from coterie.problems.problem import Problem
 
 # the solver stops at this fraction of the largest gradient that can occur: far above rounding, far below any noise
@@ -72,7 +73,10 @@ class Step:
         condition = 1 + facts.n_records * facts.record_weight * loss.smoothness * facts.row_norm**2 / self.convexity
         return (share + ROUNDING * condition) * (facts.largest_gradient(self.problem) + noise_norm)
 
-    def issue(self, event: Event, *, noise_scale: float, output_scale: float, tolerance: float) -> Grant:
+    def issue(
+        self, event: Event, *, noise_scale: float, output_scale: float, tolerance: float, steps: float = STEPS
+    ) -> Grant:
+        """`steps` of the output noise's grid make one unit of it."""
         return issue(
             ArgminGrant,
             event,
@@ -81,8 +85,13 @@ class Step:
             extra_l2=self.extra_l2,
             noise_scale=noise_scale,
             output_scale=output_scale,
+            grid=grid_of(output_scale, steps),
             tolerance=tolerance,
         )
+
+    def output_spread(self, steps: float) -> float:
+        """What putting the minimiser on the grid of its output noise costs, in units of that noise."""
+        return math.sqrt(self.facts.n_coefficients) / steps
 
     def exact(self) -> Grant:
         tolerance = self.tolerance(self.convexity, EXACT_SHARE)
@@ -106,11 +115,12 @@ class Step:
             adjacency=self.facts.adjacency,
             margin=self.problem.loss.margin,
         )
+        # two solvers that each stop within tolerance/Lambda of the same point, with noise that is off by `off`
+        off = NORMAL_ERROR * noise_std * math.sqrt(self.facts.n_coefficients)
         return self.issue(
-            Both((objective, Gaussian(ratio=output_ratio))),
+            Both((objective, Gaussian(ratio=output_ratio + self.output_spread(STEPS)))),
             noise_scale=noise_std,
-            # two solvers that each stop within tolerance/Lambda of the same point
-            output_scale=2 * tolerance / self.convexity / output_ratio,
+            output_scale=2 * (tolerance + off) * (1 + ROUNDED) / self.convexity / output_ratio,
             tolerance=tolerance,
         )
 
@@ -119,11 +129,13 @@ class Step:
         noise_loss = rate * self.sensitivity
         output_loss = OUTPUT_SHARE * noise_loss
         tolerance = self.tolerance(self.facts.n_coefficients / rate)
+        off = GAMMA_ERROR * (largest_gamma(self.facts.n_coefficients) + self.facts.n_coefficients) / rate
         return self.issue(
-            Both((Pure(self.gamma_loss(rate)), Pure(output_loss))),
+            Both((Pure(self.gamma_loss(rate)), Pure(output_loss + self.output_spread(GAMMA_STEPS)))),
             noise_scale=1 / rate,
-            output_scale=2 * tolerance / self.convexity / output_loss,
+            output_scale=2 * (tolerance + off) * (1 + ROUNDED) / self.convexity / output_loss,
             tolerance=tolerance,
+            steps=GAMMA_STEPS,
         )
 
     def gamma_loss(self, rate: float) -> float:
@@ -149,8 +161,9 @@ class Step:
         tolerance = self.tolerance(0.0)
         sensitivity = (self.sensitivity + 2 * tolerance) / self.convexity
         if multiplier is not None:
-            return self.issue(
-                Gaussian(1 / multiplier), noise_scale=0, output_scale=multiplier * sensitivity, tolerance=tolerance
-            )
+            noise_std = multiplier * sensitivity
+            event = output_event(sensitivity, noise_std, self.facts)
+            return self.issue(event, noise_scale=0, output_scale=noise_std, tolerance=tolerance)
         assert rate is not None
-        return self.issue(Pure(rate * sensitivity), noise_scale=0, output_scale=1 / rate, tolerance=tolerance)
+        loss = (rate * sensitivity + self.output_spread(GAMMA_STEPS)) * (1 + ROUNDED)
+        return self.issue(Pure(loss), noise_scale=0, output_scale=1 / rate, tolerance=tolerance, steps=GAMMA_STEPS)

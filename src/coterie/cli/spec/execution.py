@@ -19,7 +19,6 @@ from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.plan import Plan
-from coterie.privacy.discrete import unit_steps
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.spending import Spending, Terms
 from coterie.transcript import Interrupted, Transcript
@@ -133,8 +132,6 @@ def outcome_of(
 def charge(prepared: Prepared) -> Past:
     """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
     privacy, plan = prepared.spec.privacy, prepared.plan
-    if plan.algorithm.mechanism.law == "discrete-gaussian" and prepared.spec.engine.seed is None:
-        unit_steps(1)  # a missing extra is noticed here, before anything is charged
     if privacy.ledger is None:
         return ()
     # whoever knows the seed can take the noise off

@@ -1,0 +1,338 @@
+"""From words of entropy to noise whose law is exact: rounded Gaussians, rounded gamma vectors, discrete Gaussians.
+
+A word of 64 random bits is the beginning of a number U that is uniform on [0, 1) and has as many more bits as anybody
+asks for. A draw is a function of such numbers. It is computed in double precision with a proved error; only where that
+error, or bits that were not drawn yet, could change the result are more bits drawn and the same function is computed in
+arbitrary precision. What comes out has therefore exactly the law of the function of continuous numbers:
+
+    rounded Gaussian   round(S Z), Z = Phi^-1(U)                                                 S = STEPS
+    rounded gamma      round(S' R V / |V|), R ~ Gamma(d, 1) a sum of exponentials, V ~ N(0, I)    S' = GAMMA_STEPS
+
+*The error of Phi^-1.* `quantile` is Wichura's AS 241 (Applied Statistics 37, 1988), three ratios of polynomials with
+positive coefficients and arguments. With u = 2^-53: the ratios are within 8u of Phi^-1, relatively (proved in ball
+arithmetic by tests/golden/test_quantile.py); a Horner scheme of degree 7 with positive terms has a relative error of at
+most 14u, so two of them, their quotient and the product with q have 30u; the argument (a difference whose terms are at
+most 0.19, or the root of a logarithm, which NumPy gives within 4 units in the last place) adds at most 24u. What the
+first 64 bits leave open of U moves Z by less than 2^-64 / phi(Z), which is below 23u |Z| while the smaller of U and
+1 - U is at least 2^-20; numbers further out are completed in arbitrary precision. Together less than 96u, so
+
+    |computed - Z| <= 2^-46 |Z| + 2^-62                                                    (QUANTILE_ERROR)
+
+the absolute part for the halves of units that are lost where Z is near 0. It is written by hand because a bound that is
+relied on must not change with a library's next release.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+
+import copy
+import math
+import threading
+from collections.abc import Callable
+from functools import partial
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+# the grid of Gaussian noise, in steps per standard deviation: so fine that a price of sqrt(d)/STEPS is not noticed, so
+# coarse that one draw in a million touches an edge
+STEPS = 2.0**26
+# of gamma noise, in steps per 1/rate: its coordinates come with the errors of all of them
+GAMMA_STEPS = 2.0**22
+QUANTILE_ERROR = 2.0**-46
+_NEAR_ZERO = 2.0**-62
+# |computed - exact| of one number of an unrounded Gaussian draw; those beyond 4.77 are completed
+NORMAL_ERROR = 2.0**-43
+# of an unrounded gamma vector, over its norm plus its number of coordinates
+GAMMA_ERROR = 2.0**-44
+
+# a gamma norm exceeds `largest_gamma` with a chance of at most this: up to it an unrounded vector's error is bounded
+GAMMA_TAIL = 2.0**-80
+_UNIT = 2.0**-53
+_SMALL = 2.0**-20  # a U or 1 - U below this is completed
+_FAR = 4.76  # and so is the size of its quantile, 4.763, with room for its error
+_SIGN = np.int64(-(2**63))
+_MORE_BITS = 192
+_OTHERS = 2**20  # how often a number may ask before the bits of the next one begin
+_AT_ONCE = 8192  # numbers worked on at a time: they stay in a core's cache
+
+# (row, column, how often it was asked before) -> the next _MORE_BITS bits of the number that began there
+More = Callable[[int, int, int], int]
+
+_CENTRE = (
+    (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
+     1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080e0),
+    (5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4,
+     5.3941960214247511077e3, 6.8718700749205790830e2, 4.2313330701600911252e1, 1.0),
+)  # fmt: skip
+_MIDDLE = (
+    (7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258e0,
+     3.64784832476320460504e0, 5.76949722146069140550e0, 4.63033784615654529590e0, 1.42343711074968357734e0),
+    (1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
+     6.89767334985100004550e-1, 1.67638483018380384940e0, 2.05319162663775882187e0, 1.0),
+)  # fmt: skip
+_OUTER = (
+    (2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2,
+     2.96560571828504891230e-1, 1.78482653991729133580e0, 5.46378491116411436990e0, 6.65790464350110377720e0),
+    (2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4,
+     1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
+)  # fmt: skip
+CENTRE_LIMIT, MIDDLE_LIMIT = 0.425, 5.0
+CENTRE_SHIFT, MIDDLE_SHIFT = 0.180625, 1.6
+
+
+def largest_gamma(d: int) -> float:
+    """x with P[Gamma(d, 1) > x] <= GAMMA_TAIL = exp(-t): d + sqrt(2 d t) + t (Laurent & Massart, 2000)."""
+    t = -math.log(GAMMA_TAIL)
+    return d + math.sqrt(2 * d * t) + t
+
+
+def quantile(words: np.ndarray) -> np.ndarray:
+    """Phi^-1(1/2 + w 2^-64) of words w, int64; not for those that are too far out."""
+    out = np.empty(words.shape)
+    flat, result = words.reshape(-1), out.reshape(-1)
+    for start in range(0, flat.size, _AT_ONCE):
+        _quantile(flat[start : start + _AT_ONCE], result[start : start + _AT_ONCE])
+    return out
+
+
+def _quantile(words: np.ndarray, out: np.ndarray) -> None:
+    q = words.astype(float)
+    q += 0.5
+    q *= 2.0**-64
+    r = q * q
+    np.subtract(CENTRE_SHIFT, r, out=r)
+    tails = np.flatnonzero(r < 0)
+    r[tails] = 0.0
+    _ratio(_CENTRE, r, out)
+    out *= q
+    if len(tails):
+        r = np.sqrt(-np.log(_distance(words[tails]) * 2.0**-64))
+        size = np.empty_like(r)
+        _ratio(_MIDDLE, r - MIDDLE_SHIFT, size)
+        outer = np.flatnonzero(r > MIDDLE_LIMIT)
+        beyond = np.empty(len(outer))
+        _ratio(_OUTER, r[outer] - MIDDLE_LIMIT, beyond)
+        size[outer] = beyond
+        out[tails] = np.copysign(size, q[tails])
+
+
+def _ratio(coefficients: Any, x: np.ndarray, out: np.ndarray) -> None:
+    """The quotient of two polynomials, by Horner's scheme."""
+    above, below = coefficients
+    np.multiply(x, above[0], out=out)
+    under = x * below[0]
+    for a, b in zip(above[1:-1], below[1:-1], strict=True):
+        out += a
+        out *= x
+        under += b
+        under *= x
+    out += above[-1]
+    under += below[-1]
+    out /= under
+
+
+def _distance(words: np.ndarray) -> np.ndarray:
+    """The smaller of U and 1 - U in units of 2^-64, to the middle of what the word leaves open."""
+    below_half = words ^ ~(words >> np.int64(63))  # w, or -1 - w where it is not negative
+    return (below_half ^ _SIGN).astype(float) + 0.5
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+def gaussian(words: np.ndarray, more: More) -> np.ndarray:
+    """Standard normals within NORMAL_ERROR, from words (row, column)."""
+    z = quantile(words)
+    for row, column in np.argwhere(np.abs(z) > _FAR).tolist():
+        z[row, column] = float(_normal(_Number(words, row, column, more), 2 * _MORE_BITS))
+    return z
+
+
+def rounded_gaussian(words: np.ndarray, more: More, steps: float = STEPS) -> np.ndarray:
+    """round(steps Z), exactly."""
+    out = np.empty(words.shape)
+    flat, result = words.reshape(-1), out.reshape(-1)
+    doubtful = list[int]()
+    for start in range(0, flat.size, _AT_ONCE):
+        some, found = flat[start : start + _AT_ONCE], result[start : start + _AT_ONCE]
+        _quantile(some, found)
+        found *= steps
+        x = found.copy()
+        np.rint(x, out=found)
+        x -= found
+        np.abs(x, out=x)
+        size = np.abs(found)
+        # the nearest edge is 1/2 - x away; sizes far out are made to exceed that
+        np.copyto(x, 1.0, where=size > _FAR * steps)
+        size *= QUANTILE_ERROR
+        x += size
+        near = np.flatnonzero(x >= 0.5 - steps * _NEAR_ZERO - 2 * QUANTILE_ERROR)
+        doubtful += (near + start).tolist()
+    columns = words.shape[1]
+    for place in doubtful:
+        result[place] = _rounded_exactly(_Number(words, *divmod(place, columns), more), steps)
+    return out
+
+
+def discrete_gaussian(words: np.ndarray, more: More, steps: float = STEPS) -> np.ndarray:
+    """Whole numbers n with probability proportional to exp(-n^2 / (2 steps^2)), exactly, from words (row, 2 columns).
+
+    By rejection from the rounded Gaussian, whose probabilities are  exp(-n^2/2s^2) c(n)  with
+    c(n) = integral over |t| < 1/2 of exp(-t^2/2s^2) cosh(n t/s^2):  n is kept with probability c(0)/c(n), which is
+    above 1/cosh(n/2s^2) > 1 - n^2/(4 s^4) - 2^-52.
+    """
+    d = words.shape[1] // 2
+    found = rounded_gaussian(words[:, :d], more, steps)
+    coins = _unsigned(words[:, d:]) * 2.0**-64
+    for row, column in np.argwhere(coins >= 1 - found**2 / (4 * steps**4) - 2.0**-51).tolist():
+        number, coin = (_Number(words, row, place, more) for place in (column, d + column))
+        found[row, column] = _kept_or_next(number, coin, steps)
+    return found
+
+
+def gamma_sphere(words: np.ndarray, more: More) -> np.ndarray:
+    """Vectors with density proportional to exp(-|b|) within GAMMA_ERROR, from words (row, 2d)."""
+    return _gamma(words, more)[0]
+
+
+def rounded_gamma_sphere(words: np.ndarray, more: More, steps: float = GAMMA_STEPS) -> np.ndarray:
+    """round(steps b) of such vectors, exactly but for one in 2^100."""
+    vectors, error = _gamma(words, more)
+    x = vectors * steps
+    found = np.rint(x)
+    doubtful = np.abs(x - found) >= 0.5 - error * np.abs(x) - 2.0**-40
+    for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
+        found[row] = _rounded_gamma_exactly(words, row, more, steps)
+    return found
+
+
+def _gamma(words: np.ndarray, more: More) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors, and the relative error of each one's coordinates: 2 QUANTILE_ERROR of direction and its norm, 32
+    units of sums, and what the sum of exponentials is off by."""
+    d = words.shape[1] // 2
+    direction = gaussian(words[:, :d], more)
+    uniform = (_unsigned(words[:, d:]) + 0.5) * 2.0**-64
+    exponentials = -np.log(uniform)
+    for row, column in np.argwhere(uniform < _SMALL).tolist():
+        number = _Number(words, row, d + column, more)
+        exponentials[row, column] = float(number.context.log(number.uniform(2 * _MORE_BITS)) * -1)
+    norm = exponentials.sum(axis=1, keepdims=True)
+    off = _UNIT * (36 * norm + 2 * d) + (2.0**-65 / np.maximum(uniform, _SMALL)).sum(axis=1, keepdims=True)
+    lengths = np.linalg.norm(direction, axis=1, keepdims=True)
+    return norm * direction / lengths, 2 * QUANTILE_ERROR + 32 * _UNIT + off / norm
+
+
+def _unsigned(words: np.ndarray) -> np.ndarray:
+    """w + 2^63 as doubles."""
+    return (words ^ _SIGN).view(np.uint64).astype(float)
+
+
+# --- arbitrary precision ----------------------------------------------------------------------------------------------
+
+_contexts = threading.local()  # a precision of its own for each thread
+
+
+class _Number:
+    """A U of which the first bits are known and more can be asked for."""
+
+    def __init__(self, words: np.ndarray, row: int, column: int, more: More) -> None:
+        self.ask = partial(more, row, column)
+        self.bits, self.known, self.asked = 64, int(words[row, column]) + 2**63, 0
+
+    def another(self) -> "_Number":
+        """A fresh one, of bits that this one will never ask for."""
+        fresh = copy.copy(self)
+        fresh.bits, fresh.known, fresh.asked = 0, 0, (self.asked // _OTHERS + 1) * _OTHERS
+        return fresh
+
+    @property
+    def context(self) -> Any:
+        if not hasattr(_contexts, "mp"):
+            import mpmath
+
+            _contexts.mp = mpmath.MPContext()
+        return _contexts.mp
+
+    def extend(self) -> None:
+        self.known = self.known << _MORE_BITS | self.ask(self.asked)
+        self.bits += _MORE_BITS
+        self.asked += 1
+
+    def ends(self, margin: int) -> tuple[Any, Any]:
+        """Between which U lies, as numbers of `margin` more bits than are known."""
+        self.context.prec = self.bits + margin
+        return tuple(self.context.ldexp(self.context.mpf(end), -self.bits) for end in (self.known, self.known + 1))  # type: ignore[return-value]
+
+    def uniform(self, bits: int) -> Any:
+        while self.bits < bits or self.known == 0:
+            self.extend()
+        return self.ends(64)[1]
+
+
+def _normal(number: _Number, bits: int) -> Any:
+    return _inverse(number.context, number.uniform(bits))
+
+
+def _inverse(mp: Any, p: Any) -> Any:
+    """Phi^-1(p) to the context's precision, by Halley's steps from a double."""
+    if p > 0.5:
+        return -_inverse(mp, 1 - p)
+    x = mp.mpf(NormalDist().inv_cdf(float(p))) if p > 1e-300 else -mp.sqrt(-2 * mp.log(p))
+    while True:
+        off = (mp.erfc(-x / mp.sqrt(2)) / 2 - p) * mp.sqrt(2 * mp.pi) * mp.exp(x * x / 2)
+        step = off / (1 + x * off / 2)
+        x -= step
+        # the next step would be about the cube of this one
+        if abs(step) ** 3 < mp.ldexp(1, -mp.prec):
+            return x
+
+
+def _rounded_exactly(number: _Number, steps: float) -> float:
+    """round(steps Z): more bits until both ends of what is known of U agree, which they do with room to spare."""
+    mp = number.context
+    while True:
+        number.extend()
+        low, high = number.ends(64)
+        if low > 0 and high < 1:
+            room = mp.ldexp(1, 40 - number.bits)
+            below, above = (mp.mpf(steps) * _inverse(mp, end) + 0.5 for end in (low, high))
+            if mp.floor(below - room) == mp.floor(above + room):
+                return float(mp.floor(below))
+
+
+def _kept_or_next(number: _Number, coin: _Number, steps: float) -> float:
+    """The first proposal that is kept: of this number and coin, or of others after them."""
+    while True:
+        found = _rounded_exactly(number, steps)
+        if _is_kept(coin, int(found), steps):
+            return found
+        number, coin = number.another(), coin.another()
+
+
+def _is_kept(coin: _Number, n: int, steps: float) -> bool:
+    mp = coin.context
+    while True:
+        coin.extend()
+        low, high = coin.ends(64)
+        s2 = mp.mpf(steps) ** 2
+
+        def weight(n: int, s2: Any = s2) -> Any:
+            return mp.quad(lambda t: mp.exp(-t * t / (2 * s2)) * mp.cosh(n * t / s2), [-0.5, 0, 0.5])
+
+        chance, room = weight(0) / weight(n), mp.ldexp(1, 60 - coin.bits)
+        if high < chance - room:
+            return True
+        if low > chance + room:
+            return False
+
+
+def _rounded_gamma_exactly(words: np.ndarray, row: int, more: More, steps: float) -> np.ndarray:
+    d = words.shape[1] // 2
+    numbers = [_Number(words, row, column, more) for column in range(2 * d)]
+    mp = numbers[0].context
+    direction = [_normal(number, 64 + _MORE_BITS) for number in numbers[:d]]
+    norm = -mp.fsum(mp.log(number.uniform(64 + _MORE_BITS)) for number in numbers[d:])
+    factor = mp.mpf(steps) * norm / mp.sqrt(mp.fsum(v * v for v in direction))
+    return np.array([float(mp.nint(factor * v)) for v in direction])
