@@ -48,6 +48,24 @@ def epsilon(ledger: Ledger, delta: float, accountant: Accountant = "best") -> fl
     return {"rdp": rdp_epsilon, "gaussian": gaussian_epsilon, "pld": pld_epsilon}[accountant](ledger, delta)
 
 
+def least_noise(loss: Callable[[float], float], epsilon: float) -> float:
+    """The least factor of noise at which `loss(factor)`, which falls, is at most `epsilon`; infinite if it never is,
+    and 0 if it is without any noise."""
+    low, high = -1.0, 0.0
+    while not loss(math.exp2(high)) <= epsilon:
+        low, high = high, high + max(1.0, abs(high))
+        if high > 64:
+            return math.inf
+    while loss(math.exp2(low)) <= epsilon:
+        low, high = low - max(1.0, abs(low)), low
+        if low < -64:
+            return 0.0
+    for _ in range(48):
+        middle = (low + high) / 2
+        low, high = (low, middle) if loss(math.exp2(middle)) <= epsilon else (middle, high)
+    return math.exp2(high)  # the noisier end: never above the promise
+
+
 def pure_epsilon(ledger: Ledger) -> float:
     return sum(event.pure * count for event, count in ledger)
 

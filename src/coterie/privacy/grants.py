@@ -70,7 +70,7 @@ class Grant:
         return problem
 
 
-def issue(cls: type[Any], event: Event, *, priced_for: Problem, **scales: float) -> Any:
+def issue(cls: type[Any], event: Event, *, priced_for: Problem | None, **scales: float) -> Any:
     """For mechanisms only: a grant with concrete public numbers, for one party's share of a problem."""
     return cls(cls.Scales(**{name: float(value) for name, value in scales.items()}), event, priced_for, _SEAL)
 
