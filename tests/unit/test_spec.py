@@ -5,11 +5,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from coterie.cli.spec.outcome import model_of
 
 from coterie import PrivateLogisticRegression
 from coterie.algorithms import ALGORITHMS, EdgewiseADMM, RecycledADMM
 from coterie.cli.spec import execute, prepare, read_spec
-from coterie.cli.spec.outcome import model_of
 from coterie.data import CategoryColumn, Label, NumberColumn, NumberLabel, Schema
 from coterie.data.tables import CHUNK_ROWS, column_names, read_columns
 from coterie.errors import InputError
