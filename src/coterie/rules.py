@@ -380,7 +380,8 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
 
 # --- from names of fields to an algorithm -----------------------------------------------------------------------------
 
-_HIDDEN = ("mechanism", "as_published", "hardened")  # papers' slips stay within Python
+# papers' slips stay within Python
+_HIDDEN = ("mechanism", "as_published", "hardened")
 
 
 @dataclasses.dataclass(frozen=True)
