@@ -381,7 +381,7 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
 # --- from names of fields to an algorithm -----------------------------------------------------------------------------
 
 # papers' slips stay within Python
-_HIDDEN = ("mechanism", "as_published", "hardened")
+_HIDDEN = ("mechanism", "as_published")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coterie import PrivateLogisticRegression, PrivateRidge, Spending
 from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, NoisyGradientDescent, SumNoisedADMM, WalkADMM
 from coterie.audit.replay import declared_sensitivity
 from coterie.certificate import make_certificate
@@ -254,7 +255,7 @@ def test_a_missing_extra_is_named(no_opendp):
         run(one, FEDERATION, noise=SystemEntropy())
 
 
-# --- certificates -----------------------------------------------------------------------------------------------------
+# --- certificates and estimators --------------------------------------------------------------------------------------
 
 
 def test_the_certificate_says_for_which_releases_the_channel_is_closed():
@@ -270,3 +271,29 @@ def test_the_certificate_says_for_which_releases_the_channel_is_closed():
     ):
         assert "double precision" in document["not_covered"][0]
         assert "OpenDP" not in document["randomness"]["source"]
+
+
+X = RNG.normal(size=(60, 2))
+BUDGET = {"epsilon": 2.0, "delta": DELTA, "adjacency": "replace-one", "rounds": 3, "hardened": True}
+
+
+@pytest.mark.parametrize("algorithm", [None, "broadcast-noised-admm"])
+def test_estimators_take_it_with_a_curator(algorithm):
+    model = PrivateLogisticRegression(**BUDGET, classes=("no", "yes"), trust="curator", algorithm=algorithm)
+    model.fit(X, np.where(X[:, 0] > 0, "yes", "no"), parties=np.repeat(["a", "b"], 30))
+    assert model.transcript_.plan.algorithm.mechanism.law == "discrete-gaussian"
+    assert 1.99 < model.privacy_.epsilon <= 2.0
+    model.certificate_.verify()
+
+
+@pytest.mark.parametrize("trust", ["none", "secure-sum"])
+def test_estimators_refuse_it_elsewhere(trust):
+    with pytest.raises(InputError, match=f"hardened: got True with trust='{trust}'"):
+        PrivateRidge(**BUDGET, label_bound=1.0, trust=trust).fit(X, X[:, 0])
+
+
+def test_a_missing_extra_costs_an_estimator_nothing(no_opendp):
+    ledger = Spending()
+    with pytest.raises(MissingExtraError):
+        PrivateRidge(**BUDGET, label_bound=1.0, trust="curator", ledger=ledger).fit(X, X[:, 0])
+    assert ledger.charges == ()
