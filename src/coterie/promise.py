@@ -2,16 +2,17 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal, get_args
 
 from coterie.data.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import check_delta, check_epsilon
-from coterie.privacy.events import check_adjacency
+from coterie.privacy.events import Adjacency, check_adjacency
 from coterie.spending import Spending, Terms
 
 TRUST = ("none", "curator", "secure-sum")
-UNITS = ("record", "party")
+Unit = Literal["record", "party"]
+UNITS = get_args(Unit)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class Privacy:
 
     epsilon: float | None
     delta: float
-    adjacency: str
-    unit: str = "record"
+    adjacency: Adjacency
+    unit: Unit = "record"
     records_per_person: int = 1
     people_span_parties: bool = False
     trust: str = "none"

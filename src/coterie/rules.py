@@ -90,8 +90,8 @@ def make_plan(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled
         topology,
         facts,
         rounds=n_rounds,
-        adjacency=privacy.adjacency,  # type: ignore[arg-type]  # checked
-        unit=privacy.unit,  # type: ignore[arg-type]  # checked
+        adjacency=privacy.adjacency,
+        unit=privacy.unit,
         records_per_person=privacy.records_per_person,
         people_span_parties=privacy.people_span_parties,
     )
