@@ -5,23 +5,22 @@ import json
 import numpy as np
 import pytest
 
-from coterie.reproduce import (
-    fixed_point,
-    fixed_point_lasso,
-    frontier,
-    frontier_claims,
-    frontier_diffprivlib,
-    frontier_methods,
-    frontier_published,
-    frontier_table,
-    page,
-)
-from coterie.reproduce import recycled_comparison as comparison
-from coterie.reproduce import recycled_convergence as convergence
-from coterie.reproduce import recycled_settings as settings
-from coterie.reproduce.figure import Curve, Curves, Scale
-from coterie.reproduce.measures import APPROXIMATE, PUBLISHED, PURE
-from coterie.reproduce.recycled import (
+from coterie.papers import page
+from coterie.papers.figure import Curve, Curves, Scale
+from coterie.papers.fixed_point import figure_1 as fixed_point_lasso
+from coterie.papers.fixed_point import lasso as fixed_point
+from coterie.papers.frontier import claims as frontier_claims
+from coterie.papers.frontier import diffprivlib as frontier_diffprivlib
+from coterie.papers.frontier import figure as frontier
+from coterie.papers.frontier import methods as frontier_methods
+from coterie.papers.frontier import published as frontier_published
+from coterie.papers.frontier import table as frontier_table
+from coterie.papers.measures import APPROXIMATE, PUBLISHED, PURE
+from coterie.papers.published import published_bound
+from coterie.papers.recycled import figure_1 as convergence
+from coterie.papers.recycled import figure_5 as comparison
+from coterie.papers.recycled import figures_3_and_4 as settings
+from coterie.papers.recycled.experiment import (
     WITHOUT_NOISE,
     five_nodes,
     growing,
@@ -30,10 +29,9 @@ from coterie.reproduce.recycled import (
     recycled,
     with_published_total,
 )
-from coterie.reproduce.registry import find
-from coterie.reproduce.runner import reproduce
+from coterie.papers.registry import find
+from coterie.papers.runner import reproduce
 from coterie.schedules import Schedule
-from coterie.theory.published import published_bound
 
 TINY = Scale(runs=2, iterations=2, quick=True)
 

@@ -18,15 +18,15 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.network.topology import make_topology
+from coterie.papers import errata_limits as limits
+from coterie.papers import errata_privacy as privacy
+from coterie.papers.errata import ERRATA, Erratum, Verdict, compute
+from coterie.papers.errata_entry import ContradictionError, bound, limit
+from coterie.papers.published import dual_perturbation_theorem_1
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem, Squared
 from coterie.schedules import Schedule
-from coterie.theory import errata_limits as limits
-from coterie.theory import errata_privacy as privacy
-from coterie.theory.errata import ERRATA, Erratum, Verdict, compute
-from coterie.theory.errata_entry import ContradictionError, bound, limit
-from coterie.theory.published import dual_perturbation_theorem_1
 
 COTERIE = Path(sys.executable).with_name("coterie")
 FIELDS = ["id", "paper", "statement", "claimed", "exact", "certified", "verdict"]

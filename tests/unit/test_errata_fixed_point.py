@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
+from coterie.papers.errata_entry import bound
+from coterie.papers.fixed_point import errata as privacy
+from coterie.papers.fixed_point import errata_limits as limits
+from coterie.papers.fixed_point.errata_walk import WATCHED, WATCHER, Walk, hidden_path_loss
+from coterie.papers.fixed_point.published import theorem_2
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
-from coterie.theory import errata_fixed_point as privacy
-from coterie.theory import errata_fixed_point_limits as limits
-from coterie.theory.errata_entry import bound
-from coterie.theory.errata_walk import WATCHED, WATCHER, Walk, hidden_path_loss
-from coterie.theory.published_fixed_point import theorem_2
 
 
 def verdict_of(**numbers):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import InputError
-from coterie.theory.fixed_point import (
+from coterie.papers.fixed_point.utility import (
     ErrorBound,
     admm_contraction,
     broadcast_noise_bound,

@@ -105,7 +105,7 @@ def errata(
     from rich.console import Console
     from rich.table import Table
 
-    from coterie.theory.errata import compute
+    from coterie.papers.errata import compute
 
     found = compute([] if everything else ids or [])
     if json_line:

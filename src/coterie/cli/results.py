@@ -3,10 +3,10 @@
 from rich.table import Table
 
 from coterie.cli.demo import DELTA, DemoResult
+from coterie.papers.fixed_point.views import three_views
+from coterie.papers.published import published_bound
 from coterie.plan import Plan
 from coterie.privacy.accountants import pure_epsilon
-from coterie.theory.published import published_bound
-from coterie.theory.views import three_views
 from coterie.transcript import RANDOMNESS
 
 

@@ -3,8 +3,8 @@
 import dataclasses
 
 from coterie.certificate import Certificate
+from coterie.papers.published import published_bound
 from coterie.plan import Plan
-from coterie.theory.published import published_bound
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
