@@ -16,10 +16,9 @@ from coterie.papers.penalty.convergence import (
     Spectrum,
     party_constants,
     rate_bound,
-    recycled_conditions,
-    smallest_recycle_weight,
     theorem_3_1,
 )
+from coterie.papers.recycled.convergence import recycled_conditions, smallest_recycle_weight
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L1, L2, Box, HuberisedHinge, Logistic, Problem

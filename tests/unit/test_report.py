@@ -5,8 +5,8 @@ import dataclasses
 from rich.console import Console
 
 from coterie.algorithms import PenaltyPerturbedADMM
-from coterie.cli.results import privacy_table
 from coterie.facts import Facts
+from coterie.papers.published import privacy_table
 from coterie.plan import Plan
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem

@@ -14,11 +14,10 @@ from coterie.algorithms import (
     MemorylessWalk,
     WalkADMM,
 )
-from coterie.cli.results import views_table
 from coterie.facts import Facts
 from coterie.network.channels import Curator
 from coterie.network.selection import Sample, Walk
-from coterie.papers.fixed_point.views import three_views
+from coterie.papers.fixed_point.views import three_views, views_table
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, WalkNoise

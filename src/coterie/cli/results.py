@@ -3,10 +3,6 @@
 from rich.table import Table
 
 from coterie.cli.demo import DELTA, DemoResult
-from coterie.papers.fixed_point.views import three_views
-from coterie.papers.published import published_bound
-from coterie.plan import Plan
-from coterie.privacy.accountants import pure_epsilon
 from coterie.transcript import RANDOMNESS
 
 
@@ -30,39 +26,4 @@ def demo_table(result: DemoResult) -> Table:
     }
     for name, value in rows.items():
         table.add_row(name, value)
-    return table
-
-
-def views_table(plan: Plan, delta: float) -> Table:
-    """Local, central and network loss side by side; what the paper states is marked as published."""
-    table = Table(title=f"ε at δ = {delta:g}, {plan.adjacency}, unit: {plan.unit}")
-    for column in ("view", "certified ε", "published ε", "why"):
-        table.add_column(column, justify="right" if "ε" in column else "left")
-    for view in three_views(plan, delta):
-        certified = "none" if view.certified is None else f"{view.certified:.4g}"
-        stated = "\n".join(f"{p.epsilon:.4g} ({p.theorem}, published)" for p in view.published)
-        table.add_row(view.onlooker, certified, stated or "none", view.why)
-    return table
-
-
-def privacy_table(plan: Plan, delta: float) -> Table:
-    """The certified loss of every party beside the bound its algorithm's paper states, if it states one."""
-    published = published_bound(plan)
-    table = Table(title=None if published is None else f"published: {published.theorem}")
-    for column in ("party", "records", f"certified ε at δ = {delta:g}", "certified ε, pure", "published ε"):
-        table.add_column(column, justify="left" if column == "party" else "right")
-    rows = zip(plan.facts.parties, plan.facts.sizes, plan.party_epsilons(delta), strict=True)
-    for party, (name, size, certified) in enumerate(rows):
-        pure = plan.records_per_person * pure_epsilon(plan.ledger(party))
-        stated = "none" if published is None else f"{published.per_party[party]:.4g}"
-        table.add_row(name, f"{size:,}", f"{certified:.4g}", f"{pure:.4g}", stated)
-    notes = []
-    if plan.facts.data_derived:
-        notes.append(f"VOID as a guarantee: {', '.join(plan.facts.data_derived)} read off the data")
-    if plan.people_span_parties:
-        notes.append(f"a person at every party loses ε = {plan.epsilon(delta):.4g}")
-    if published is not None:
-        failed = [name for name, met in published.hypotheses if not met]
-        notes.append("its hypotheses hold" if not failed else f"its hypotheses fail: {'; '.join(failed)}")
-    table.caption = "\n".join(notes) or None
     return table

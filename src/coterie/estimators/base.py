@@ -234,7 +234,6 @@ class PrivateLinearModel(BaseEstimator):
             unit=self.unit,
             party_epsilons=dict.fromkeys(facts.parties, math.inf),
             views={"everybody": math.inf},
-            published=None,
             total_epsilon=math.inf,
             total_delta=self.delta,
             reproducible=True,

@@ -1,51 +1,101 @@
-"""Published statements that are false, loose or unproved, each recomputed on the smallest instance that shows it.
+"""Published statements that are false, loose or unproved: what such an erratum is, how its verdict follows from its
+numbers, and all of them, each recomputed on the smallest instance that shows it.
 
 A statement that is true is here where people would otherwise compare its number with a certified one and wonder.
 """
 
+import dataclasses
 import difflib
+import importlib
+import math
 from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
-from coterie.errors import InputError
-from coterie.papers import errata_limits, errata_privacy
-from coterie.papers.errata_entry import Erratum, Verdict
-from coterie.papers.fixed_point import errata as fixed_point
-from coterie.papers.fixed_point import errata_limits as fixed_point_limits
-from coterie.papers.fixed_point import errata_walk
+from coterie.errors import CoterieError, InputError
 
-__all__ = ["ERRATA", "Erratum", "Verdict", "compute"]
+Verdict = Literal["false", "loose", "true", "unproved"]
 
-# by letter and number
-ERRATA: dict[str, Callable[[], Erratum]] = {
-    "A1": errata_privacy.dual_noise_at_twice_the_rate,
-    "A2": errata_privacy.loss_grows_with_iterations,
-    "B1": errata_privacy.penalty_perturbation_has_slack,
-    "B2": errata_limits.descent_inequality_by_party,
-    "B3": errata_limits.convergence_by_party,
-    "B5": errata_limits.rate_with_null_space,
-    "B6": errata_limits.dual_steps_by_party,
-    "C1": errata_limits.recycled_penalties_by_party,
-    "C3": errata_privacy.even_iterations_are_free,
-    "C4": errata_privacy.recycled_has_slack,
-    "D1": fixed_point_limits.utility_of_noisy_iterations,
-    "D4": fixed_point.general_admm_with_small_matrix,
-    "D5": fixed_point.centralised_prox_without_n,
-    "D7": fixed_point.central_loss_of_sampled_parties,
-    "D8": fixed_point.secure_sum_of_all,
-    "D9": fixed_point.stored_noise_comes_back,
-    "D10": fixed_point.update_from_hidden_state,
-    "D11": errata_walk.network_loss_of_the_walk,
-    "D12": fixed_point_limits.model_in_place_of_accumulator,
-    "D13": fixed_point_limits.lasso_with_two_step_sizes,
-    "D15": fixed_point.the_papers_experiment,
-}
+DVP = "Zhang & Zhu 2016"
+PP = "Zhang et al. 2018"
+MR = "Zhang et al. 2019"
+FP = "Cyffers et al. 2023"
+
+ROUNDING = 1e-9  # relative; numbers near 1 are compared to this
+_SMALLEST = 1e-12  # and numbers near 0 to this
+
+
+@dataclasses.dataclass(frozen=True)
+class Erratum:
+    """One published statement on one small instance.
+
+    `statement` says what is measured; `claimed` is the paper's number, `exact` the one that is reached on the instance
+    and `certified` what the package proves or does instead, None where nothing is proved.
+    """
+
+    id: str
+    paper: str
+    statement: str
+    claimed: float
+    exact: float
+    certified: float | None
+    verdict: Verdict
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class ContradictionError(CoterieError, ArithmeticError):
+    """A value above the package's own proved bound was reached: one of the two is wrong."""
+
+
+def bound(id: str, paper: str, statement: str, *, claimed: float, exact: float, certified: float | None) -> Erratum:
+    """The paper says that something is at most `claimed`; the package proves that it is at most `certified`."""
+    if certified is not None and _above(exact, certified):
+        raise ContradictionError(f"{id}: {exact!r} is reached, and at most {certified!r} was certified")
+    if _above(exact, claimed):
+        verdict: Verdict = "false"
+    elif certified is None or _above(certified, claimed):
+        verdict = "unproved"  # nobody exceeded it, and nobody has shown that nobody can
+    else:
+        verdict = "loose" if _above(claimed, certified) else "true"
+    return Erratum(id, paper, statement, float(claimed), float(exact), certified, verdict)
+
+
+def limit(id: str, paper: str, statement: str, *, claimed: float, exact: float, certified: float) -> Erratum:
+    """The paper says that an iteration goes to `claimed`; it goes to `exact`, and the package's form to `certified`."""
+    if not _equal(certified, claimed):
+        raise ContradictionError(f"{id}: the package's form went to {certified!r} instead of {claimed!r}")
+    verdict: Verdict = "true" if _equal(exact, claimed) else "false"
+    return Erratum(id, paper, statement, float(claimed), float(exact), float(certified), verdict)
+
+
+def _equal(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=ROUNDING, abs_tol=_SMALLEST)
+
+
+def _above(a: float, b: float) -> bool:
+    return a > b and not _equal(a, b)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+PAPERS = ("dual_variable", "penalty", "recycled", "fixed_point")
+
+
+def known() -> dict[str, Callable[[], Erratum]]:
+    """By letter and number; every paper's own module has its own."""
+    found: dict[str, Callable[[], Erratum]] = {}
+    for paper in PAPERS:
+        found |= importlib.import_module(f"coterie.papers.{paper}.errata").ERRATA
+    return found
 
 
 def compute(ids: Iterable[str] = ()) -> list[Erratum]:
     """The named errata in the order given, or all of them; names are checked before anything runs."""
-    wanted = list(dict.fromkeys(ids)) or list(ERRATA)
+    errata = known()
+    wanted = list(dict.fromkeys(ids)) or list(errata)
     for name in wanted:
-        if name not in ERRATA:
-            nearest = difflib.get_close_matches(name.upper(), ERRATA, n=1, cutoff=0.0)[0]
-            raise InputError(f"ids: unknown {name!r}; did you mean {nearest!r}? (known: {', '.join(ERRATA)})")
-    return [ERRATA[name]() for name in wanted]
+        if name not in errata:
+            nearest = difflib.get_close_matches(name.upper(), errata, n=1, cutoff=0.0)[0]
+            raise InputError(f"ids: unknown {name!r}; did you mean {nearest!r}? (known: {', '.join(errata)})")
+    return [errata[name]() for name in wanted]

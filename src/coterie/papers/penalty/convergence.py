@@ -1,10 +1,9 @@
-"""When the graph algorithms converge, and how fast: what the papers prove, corrected where they are wrong.
+"""When M-ADMM converges, and how fast: Zhang, Khalili & Liu (2018), Theorems 3.1-3.2, corrected where they are wrong.
 
-PP is Zhang, Khalili & Liu (2018), Theorems 3.1-3.2; MR is Zhang, Khalili & Liu (2019), Theorem IV.1.
     D, A     degree and adjacency matrix; D - A the Laplacian, D + A the signless Laplacian
     eta_i    `penalty`, W = diag(eta_i)           theta   `dual_step`, one for all parties
     m_i, M_i strong convexity and smoothness (Lipschitz constant of the gradient) of party i's part of the objective
-    gamma    `recycle_weight`                     mu > 1, L > 0   free constants of the proofs
+    mu > 1   a free constant of the proof
 
 All of this is about runs without noise, and nothing here has to do with privacy.
 """
@@ -39,7 +38,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, topology: Topology) -> "Spectrum":
-        laplacian, signless = (np.linalg.eigvalsh(matrix).tolist() for matrix in _matrices(topology))
+        laplacian, signless = (np.linalg.eigvalsh(matrix).tolist() for matrix in laplacians(topology))
         bipartite = nx.is_bipartite(topology.graph)
         # a connected graph has one zero among the Laplacian's eigenvalues
         return cls(laplacian[1], laplacian[-1], 0.0 if bipartite else signless[0], signless[-1], bipartite)
@@ -92,10 +91,10 @@ def theorem_3_1(
     penalty, dual_step = as_schedule("penalty", penalty), as_schedule("dual_step", dual_step)
     if n_rounds < 1:
         raise InputError(f"n_rounds: got {n_rounds}; at least 1 is needed")
-    start, ratio = (_positive("penalty", v, topology) for v in (penalty.start, penalty.ratio))
-    theta, theta_ratio = (_positive("dual_step", v, topology) for v in (dual_step.start, dual_step.ratio))
+    start, ratio = (positive("penalty", v, topology) for v in (penalty.start, penalty.ratio))
+    theta, theta_ratio = (positive("dual_step", v, topology) for v in (dual_step.start, dual_step.ratio))
     met = (
-        _all_equal(theta) and _all_equal(theta_ratio),
+        all_equal(theta) and all_equal(theta_ratio),
         bool(np.all(theta_ratio == 1)),
         bool(np.all(ratio >= 1)),
         bool(np.all(start >= theta)),
@@ -103,7 +102,7 @@ def theorem_3_1(
     )
     if not all(met):
         case, reason = "fails", "; ".join(why for why, ok in zip(_HYPOTHESES.values(), met, strict=True) if not ok)
-    elif _all_equal(start) and _all_equal(ratio):
+    elif all_equal(start) and all_equal(ratio):
         case, reason = "proved", "one bounded penalty for all parties"
     else:
         case, reason = "unproved", "penalties differ between parties: the proof fails, no counter-example is known"
@@ -136,8 +135,8 @@ def rate_bound(
     eta, theta = _common("penalty", penalty, topology), _common("dual_step", dual_step, topology)
     if eta < theta:
         raise InputError(f"penalty: got {eta}; at least dual_step={theta} is needed")
-    m = _positive("strong_convexity", strong_convexity, topology)
-    M = _positive("smoothness", smoothness, topology)
+    m = positive("strong_convexity", strong_convexity, topology)
+    M = positive("smoothness", smoothness, topology)
     if np.any(m > M):
         raise InputError(f"smoothness: got {smoothness}; it cannot be below strong_convexity={strong_convexity}")
     if mu is None:
@@ -148,7 +147,7 @@ def rate_bound(
 
 
 def _bounds(topology: Topology, eta: float, theta: float, m: np.ndarray, M: np.ndarray, mu: float) -> RateBound:
-    laplacian, signless = _matrices(topology)
+    laplacian, signless = laplacians(topology)
     spectrum = Spectrum.of(topology)
     pull = eta * spectrum.signless_max  # sigma-tilde-max
     excess = (eta - theta) * spectrum.laplacian_max  # sigma-bar-max
@@ -174,106 +173,7 @@ def _best_mu(delta) -> float:
     return 1 + math.exp((low + high) / 2)
 
 
-@dataclasses.dataclass(frozen=True)
-class RecycledConditions:
-    """MR Theorem IV.1 for one pair of rounds: by how much (i) and (ii) hold, as least eigenvalues.
-
-    The matrices are not symmetric. "X > Y" is read as the proof uses it: v.(X - Y)v > 0 for every v other than zero,
-    which is a statement about the symmetric part. For one constant penalty and L = mu = 2, (i) is (iii) and (ii) is
-    (iv). The conditions say nothing where penalties differ between parties: the limit is then not the optimum.
-    """
-
-    first: float  # (i), (iii)
-    second: float  # (ii), (iv)
-    common_penalty: bool
-
-    @property
-    def met(self) -> bool:
-        return self.first > 0 and self.second > 0
-
-    @property
-    def case(self) -> Case:
-        """At best "unproved": (37) in the proof takes (D + A) grad O for monotone, which it need not be."""
-        return "unproved" if self.met and self.common_penalty else "fails"
-
-
-def recycled_conditions(
-    topology: Topology, *, penalty: Numbers, next_penalty: Numbers | None = None, recycle_weight: float,
-    smoothness: Numbers, L: float = 2.0, mu: float = 2.0,
-) -> RecycledConditions:  # fmt: skip
-    """Conditions (i) and (ii) with W(t) = diag(penalty) and W(t+1) = diag(next_penalty), by default the same."""
-    if not (recycle_weight >= 0 and math.isfinite(recycle_weight)):
-        raise InputError(f"recycle_weight: got {recycle_weight}; a finite number >= 0 is needed")
-    return _Recycled(topology, penalty, next_penalty, smoothness, L, mu).conditions(recycle_weight)
-
-
-def smallest_recycle_weight(
-    topology: Topology, *, penalty: Numbers, next_penalty: Numbers | None = None, smoothness: Numbers,
-    L: float = 2.0, mu: float = 2.0,
-) -> float:  # fmt: skip
-    """The gamma from which on (i) and (ii) hold; 0 where every gamma does, which takes L > 2.
-
-    Refused where no gamma helps: on bipartite graphs D + A has a null vector s, and v = W(t+1)^-1 s makes every term of
-    (ii) vanish but the last, which is negative; penalties that differ much make W (D + A) indefinite.
-    """
-    recycled = _Recycled(topology, penalty, next_penalty, smoothness, L, mu)
-    if nx.is_bipartite(topology.graph):
-        raise InputError("topology: the graph is bipartite, so D + A is singular and (ii) cannot hold for any weight")
-    high = recycled.enough()
-    # on a grid from above, the first weight that fails (nobody says they fail below it); then bisection
-    grid = np.concatenate([[0.0], np.geomspace(high * 1e-9, high, 400)])
-    failing = next((k for k in range(len(grid) - 1, -1, -1) if not recycled.conditions(grid[k]).met), None)
-    if failing is None:
-        return 0.0
-    low, high = float(grid[failing]), float(grid[failing + 1])
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (low, middle) if recycled.conditions(middle).met else (middle, high)
-    return high
-
-
-class _Recycled:
-    """The matrices of MR Theorem IV.1, without gamma."""
-
-    def __init__(self, topology, penalty, next_penalty, smoothness, L, mu) -> None:
-        if not (L > 0 and mu > 1):
-            raise InputError(f"L, mu: got {L}, {mu}; L > 0 and mu > 1 are needed")
-        laplacian, signless = _matrices(topology)
-        now = _positive("penalty", penalty, topology)
-        following = now if next_penalty is None else _positive("next_penalty", next_penalty, topology)
-        if np.any(following < now):
-            raise InputError(f"next_penalty: got {next_penalty}; the penalty must not decrease")
-        self.common = _all_equal(now) and _all_equal(following)
-        self.base = 2 * now * topology.degrees  # D-tilde without gamma
-        self.signless = following[:, None] * signless
-        self.inner = now[:, None] * laplacian + 2 / L * self.signless
-        self.bends = np.diag(_positive("smoothness", smoothness, topology) ** 2)  # D_M
-        self.inverse = np.linalg.pinv(following[:, None] * laplacian, rcond=1e-10)
-        self.first_share, self.second_share = L * mu / 2, L * mu / (2 * (mu - 1))
-
-    def conditions(self, gamma: float) -> RecycledConditions:
-        tilde, least = self.base + gamma, self.base.min() + gamma
-        recycled = self.signless / tilde  # W(t+1) (D + A) D-tilde^-1
-        first = np.eye(len(tilde)) + recycled - self.first_share / least * self.inverse @ self.bends
-        second = self.signless - recycled @ self.inner - self.second_share / least * self.bends
-        return RecycledConditions(_least_eigenvalue(first), _least_eigenvalue(second), self.common)
-
-    def enough(self) -> float:
-        """A gamma above which every weight satisfies both conditions, from norms."""
-        room = _least_eigenvalue(self.signless)
-        if room <= 1e-12 * np.linalg.norm(self.signless, 2):
-            raise InputError("penalty: the parties' penalties differ so much that (ii) fails for all large weights")
-        pull, bends = np.linalg.norm(self.signless, 2), self.bends.max()
-        first = pull + self.first_share * np.linalg.norm(self.inverse, 2) * bends
-        second = (pull * np.linalg.norm(self.inner, 2) + self.second_share * bends) / room
-        return 1.01 * float(max(first, second))
-
-
-def _least_eigenvalue(matrix: np.ndarray) -> float:
-    """Of the symmetric part."""
-    return float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])
-
-
-def _matrices(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
+def laplacians(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
     """D - A and D + A."""
     if topology.n_parties < 2:
         raise InputError("topology: got a single party; consensus needs at least two")
@@ -282,7 +182,7 @@ def _matrices(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
     return degree - adjacency, degree + adjacency
 
 
-def _positive(name: str, value: Numbers, topology: Topology) -> np.ndarray:
+def positive(name: str, value: Numbers, topology: Topology) -> np.ndarray:
     numbers = np.asarray(value, dtype=float)
     if numbers.shape not in ((), (topology.n_parties,)) or not np.all((numbers > 0) & np.isfinite(numbers)):
         raise InputError(f"{name}: got {value}; a positive finite number, or one for each party, is needed")
@@ -290,11 +190,11 @@ def _positive(name: str, value: Numbers, topology: Topology) -> np.ndarray:
 
 
 def _common(name: str, value: Numbers, topology: Topology) -> float:
-    numbers = _positive(name, value, topology)
-    if not _all_equal(numbers):
+    numbers = positive(name, value, topology)
+    if not all_equal(numbers):
         raise InputError(f"{name}: got {value}; the rate is known for one number for all parties only")
     return float(numbers[0])
 
 
-def _all_equal(numbers: np.ndarray) -> bool:
+def all_equal(numbers: np.ndarray) -> bool:
     return bool(np.all(numbers == numbers[0]))
