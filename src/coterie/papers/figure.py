@@ -8,7 +8,7 @@ How to add one:
    `measures` turns releases into curves of loss, error and privacy by iteration.
 2. Everything that `draw` and `claims` need must be in the curves: they are what curves.csv holds and what is kept.
    Draw with `panels`. Privacy axes come three times: the paper's own bound, the certified pure loss, and (ε, 1e-6).
-3. List every claim of the text about the figure as a `Claim`, in our own words, with a margin that is positive exactly
+3. Add every claim of the text about the figure to `Claims`, in our own words, with a margin that is positive exactly
    when it holds; a claim about privacy once for each accounting. A claim that fails is a result.
 4. List every setting in `choices`: printed in the paper, or chosen and why.
 5. Parts are kept by figure, part, scale, package version and the figure's `revision`. Raise `revision` whenever a part
@@ -91,6 +91,35 @@ class Claim:
 
     def as_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "holds": self.holds}
+
+
+class Claims(list[Claim]):
+    """The claims about a figure, one after the other, each decided by so many `runs`; `where` begins every place."""
+
+    def __init__(self, runs: int, *, where: str = "") -> None:
+        super().__init__()
+        self.runs, self.where = runs, where
+
+    def add(
+        self,
+        text: str,
+        margin: float | np.floating[Any],
+        means: str,
+        *,
+        where: str = "",
+        accounting: Accounting = "none",
+        runs: int | None = None,
+    ) -> None:
+        self.append(
+            Claim(
+                text=text,
+                where=self.where + where,
+                accounting=accounting,
+                margin=float(margin),
+                margin_means=means,
+                runs=self.runs if runs is None else runs,
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

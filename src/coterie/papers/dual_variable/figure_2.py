@@ -6,13 +6,12 @@ needs, so that a step loses at most α_p. The paper's ρ is one node's, a fifth 
 
 import functools
 import itertools
-from typing import Any
 
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM, DualPerturbedADMM
 from coterie.papers.census import Network, network
-from coterie.papers.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.measures import ACCOUNTINGS, APPROXIMATE, PUBLISHED, PURE, over_runs, privacy
 from coterie.papers.panels import finish, grid, plot
 from coterie.plan import Plan
@@ -151,51 +150,40 @@ def draw(curves: Curves):
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
     start, until = min(SETTLED_FROM, scale.iterations / 2), min(EARLY_UNTIL, scale.iterations // 2)
-    found = []
-
-    def claim(text: str, where: str, accounting: Accounting, margin: Any, means: str) -> None:
-        found.append(
-            Claim(
-                text=text,
-                where=where,
-                accounting=accounting,
-                margin=float(margin),
-                margin_means=means,
-                runs=scale.runs,
-            )
-        )
-
+    found = Claims(scale.runs)
     for variant in VARIANTS:
         means = [np.mean(curves(panel, variant).from_x(start)) for panel in ALPHAS]
         said = f"least fall of the loss, averaged from iteration {start:g} on, from one α_p to the next"
-        claim(f"a larger α_p converges better ({variant})", "§5, Fig. 2", "none", -np.max(np.diff(means)), said)
+        found.add(f"a larger α_p converges better ({variant})", -np.max(np.diff(means)), said, where="§5, Fig. 2")
         early = [np.mean(curves(panel, variant).y[:until]) for panel in ALPHAS]
         said = f"least fall of the loss, averaged over the first {until} iterations, from one α_p to the next"
-        claim(f"a larger α_p converges faster ({variant})", "§5, Fig. 2", "none", -np.max(np.diff(early)), said)
+        found.add(f"a larger α_p converges faster ({variant})", -np.max(np.diff(early)), said, where="§5, Fig. 2")
         for panel, alpha in ALPHAS.items():
             losses = curves(panel, variant).y
             text = f"the loss falls over the iterations ({variant}, α_p = {alpha:g})"
-            claim(text, f"§5, Fig. 2({panel})", "none", losses[0] - losses[-1], "first loss minus the last")
+            found.add(text, losses[0] - losses[-1], "first loss minus the last", where=f"§5, Fig. 2({panel})")
     for variant, accounting in itertools.product(VARIANTS, ACCOUNTINGS):
         losses = [curves(f"{panel} {accounting}", variant) for panel in ALPHAS]
         text = f"a larger α_p means poorer privacy ({variant})"
         said = "least growth of ε of the whole run from one α_p to the next"
-        claim(text, "§5, Fig. 2", accounting, np.min(np.diff([loss.last for loss in losses])), said)
+        found.add(
+            text, np.min(np.diff([loss.last for loss in losses])), said, where="§5, Fig. 2", accounting=accounting
+        )
         own = ", by Theorem 1 itself" if accounting == PUBLISHED else ""
         steps = [loss.y[0] / loss.x[0] / alpha for loss, alpha in zip(losses, ALPHAS.values(), strict=True)]
         said = f"1 minus the largest ratio of a step's loss to α_p{own} (1e-6 allowed for rounding)"
         text = f"every iteration is α_p-differentially private ({variant} noise)"
-        claim(text, "§5, Theorem 1", accounting, 1 + ROUNDING - max(steps), said)
+        found.add(text, 1 + ROUNDING - max(steps), said, where="§5, Theorem 1", accounting=accounting)
         own = ", by Theorem 1, summed over iterations" if accounting == PUBLISHED else ""
         runs = [loss.last / alpha for loss, alpha in zip(losses, ALPHAS.values(), strict=True)]
         said = f"1 minus the largest ratio of the whole run's loss to α_p{own} (1e-6 allowed for rounding)"
         text = f"the loss does not depend on the number of iterations: the run and its output lose α_p ({variant})"
-        claim(text, "§3.1, §6", accounting, 1 + ROUNDING - max(runs), said)
+        found.add(text, 1 + ROUNDING - max(runs), said, where="§3.1, §6", accounting=accounting)
     for variant in VARIANTS:
         without = curves("d", EXACT).last
         said = f"{GOOD:g} minus the relative excess of the last loss over the run without noise, α_p = 1"
         text = f"convergence stays good ({variant}, at the largest α_p)"
-        claim(text, "§6", "none", GOOD - (curves("d", variant).last / without - 1), said)
+        found.add(text, GOOD - (curves("d", variant).last / without - 1), said, where="§6")
     for name, best, text in (
         ("as published", RHO, f"of the values tried, ρ = 10^−2.5 has the least empirical loss at α_p = {RHO_ALPHA:g}"),
         (EXACT, RHO_EXACT, "of the values tried, ρ = 10^−10 has the least empirical loss without noise"),
@@ -205,7 +193,7 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
         by_rho = curves("choice of ρ", name)
         place = RHOS.index(best)
         others = np.delete(by_rho.y, place)
-        claim(text, "§5", "none", np.min(others) - by_rho.y[place], "least loss at another ρ minus that at this one")
+        found.add(text, np.min(others) - by_rho.y[place], "least loss at another ρ minus that at this one", where="§5")
     return found
 
 

@@ -1,12 +1,10 @@
 """Zhang & Zhu (2016), Figure 3: privacy against accuracy for dual variable perturbation."""
 
-from typing import Any
-
 import numpy as np
 
 from coterie.papers.dual_variable.figure_2 import CHOICES, EXACT, ROUNDING, VARIANTS, exact, measured, private_plan
 from coterie.papers.dual_variable.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha
-from coterie.papers.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.measures import ACCOUNTINGS, APPROXIMATE, PUBLISHED, PURE, certified_by_round, over_runs
 from coterie.papers.panels import finish, grid, plot
 
@@ -123,35 +121,24 @@ def draw(curves: Curves):
 
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
-    found = []
-
-    def claim(text: str, where: str, margin: Any, means: str, accounting: Accounting = "none") -> None:
-        found.append(
-            Claim(
-                text=text,
-                where=where,
-                accounting=accounting,
-                margin=float(margin),
-                margin_means=means,
-                runs=scale.runs,
-            )
-        )
-
+    found = Claims(scale.runs)
     grown = np.linspace(ALPHAS[0], ALPHAS[-1], 200)
     utility = UTILITY(grown)
-    claim(
+    found.add(
         "the utility of privacy falls with α_p (text below Assumption 6)",
-        "§5, Fig. 3(a)(b)",
         -np.max(np.diff(utility)),
         "least fall between neighbours on a grid",
+        where="§5, Fig. 3(a)(b)",
     )
-    claim(
+    found.add(
         "the utility of privacy grows with α_p (Assumption 6)",
-        "§5, Assumption 6",
         np.min(np.diff(utility)),
         "least growth between neighbours on a grid",
+        where="§5, Assumption 6",
     )
-    claim("the utility of privacy is convex", "§5", np.min(np.diff(utility, 2)), "least second difference on a grid")
+    found.add(
+        "the utility of privacy is convex", np.min(np.diff(utility, 2)), "least second difference on a grid", where="§5"
+    )
     for panel, t, where in (
         (FIRST, FIRST, "§5"),
         ("a", f"t = {EARLY}", "§5, Fig. 3(a)"),
@@ -167,45 +154,45 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
             del models["L_acc, c4 = 20, c5 = 20"]
         for name, said in models.items():
             away = np.mean(np.abs(curves(f"{panel} at the measured α", name).y / seen - 1))
-            claim(
+            found.add(
                 f"{name} ({said}) describes the losses at {t}",
-                where,
                 CLOSE - away,
                 f"{CLOSE:g} minus the mean relative distance over {len(ALPHAS)} values of α_p",
+                where=where,
             )
         for name in list(models)[-2:]:
             inside = curves(f"{panel} best α", name).x[0]
-            claim(
+            found.add(
                 f"utility minus loss has its maximum strictly inside the range at {t} ({name})",
-                "§5, design",
                 min(inside / ALPHAS[0], ALPHAS[-1] / inside) - 1.001,
                 "distance of the best α_p from the ends of the range, as a ratio less one",
+                where="§5, design",
             )
     for variant in VARIANTS:
         for panel, what in (("c", "empirical risk"), ("d", "misclassification")):
-            claim(
+            found.add(
                 f"{what} falls as α_p grows ({variant})",
-                f"§5, §6, Fig. 3({panel})",
                 -np.max(np.diff(curves(panel, variant).y)),
                 "least fall from one α_p to the next",
+                where=f"§5, §6, Fig. 3({panel})",
             )
         for accounting in ACCOUNTINGS:
             lost = curves(f"d {accounting}", variant).x
             own = " by Theorem 1, summed over iterations," if accounting == PUBLISHED else ""
-            claim(
+            found.add(
                 f"accuracy is paid for with privacy: the loss of the run grows with α_p ({variant})",
-                "§6, Fig. 3(c)(d)",
                 np.min(np.diff(lost)),
                 f"least growth of ε,{own} from one α_p to the next",
-                accounting,
+                where="§6, Fig. 3(c)(d)",
+                accounting=accounting,
             )
-            claim(
+            found.add(
                 f"the final output loses α_p ({variant})",
-                "§6",
                 1 + ROUNDING - np.max(lost / np.array(ALPHAS)),
                 f"1 minus the largest ratio of the loss of everything that was broadcast,{own} to α_p "
                 "(1e-6 allowed for rounding)",
-                accounting,
+                where="§6",
+                accounting=accounting,
             )
     return found
 

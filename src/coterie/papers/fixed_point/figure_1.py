@@ -27,7 +27,7 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator
 from coterie.network.selection import EVERYBODY_WORKS, Poisson, Sample
-from coterie.papers.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Accounting, Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.fixed_point.published import PublishedLoss, published_epsilon, theorem_3_central
 from coterie.papers.measures import APPROXIMATE, PUBLISHED
 from coterie.papers.panels import finish, grid, plot
@@ -176,53 +176,44 @@ EARLY = 10  # rounds that count as the beginning of training
 
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
-    found: list[Claim] = []
+    found = Claims(scale.runs, where="Appendix E, Fig. 1")
 
-    def add(text: str, accounting: str, margin: float, means: str, runs: int = scale.runs) -> None:
-        found.append(
-            Claim(
-                text=text,
-                where="Appendix E, Fig. 1",
-                accounting=accounting,  # type: ignore[arg-type]
-                margin=float(margin),
-                margin_means=means,
-                runs=runs,
-            )
-        )
-
-    contests = [(PUBLISHED, ADMM, curves("a", ADMM), curves("a", SGD))]
-    sgd = curves("b", SGD)
-    contests += [(APPROXIMATE, c.name, c, sgd) for c in curves.of("b") if c.name.startswith("M")]
-    for accounting, name, admm, other in contests:
+    def contest(accounting: Accounting, admm: Curve, other: Curve) -> None:
         for k in np.flatnonzero(admm.x <= HIGH_PRIVACY):
             epsilon, lead = f"ε = {admm.x[k]:g}", other.y[k] - admm.y[k]
-            add(
-                f"{name} does especially well at high privacy: below DP-SGD at {epsilon}",
-                accounting,
+            found.add(
+                f"{admm.name} does especially well at high privacy: below DP-SGD at {epsilon}",
                 lead,
                 "difference of the mean test objectives",
+                accounting=accounting,
             )
-            add(
-                f"the improvement of {name} over DP-SGD is significant at {epsilon}",
-                accounting,
+            found.add(
+                f"the improvement of {admm.name} over DP-SGD is significant at {epsilon}",
                 lead - _std(admm)[k] - _std(other)[k],
                 "difference of the mean test objectives minus both standard deviations",
+                accounting=accounting,
             )
-    for accounting, panel in ((PUBLISHED, "a"), (APPROXIMATE, "b")):
+
+    contest(PUBLISHED, curves("a", ADMM), curves("a", SGD))
+    for curve in curves.of("b"):
+        if curve.name.startswith("M"):
+            contest(APPROXIMATE, curve, curves("b", SGD))
+    shown: dict[Accounting, str] = {PUBLISHED: "a", APPROXIMATE: "b"}
+    for accounting, panel in shown.items():
         for curve in curves.of(panel):
-            add(
+            found.add(
                 f"{curve.name} goes flat for large ε",
-                accounting,
                 0.1 - abs(math.log(curve.y[-1] / curve.y[-2])),
                 "0.1 minus |ln| of the ratio of the mean objectives at the two largest ε",
+                accounting=accounting,
             )
     for name in (ADMM, SGD):
         flat, retuned = curves("a", name), curves("a retuned", name)
-        add(
+        found.add(
             f"tuning {name} for each budget would gain but little (at the largest ε)",
-            PUBLISHED,
             0.1 - (1 - retuned.last / flat.last),
             "0.1 minus the relative gain in the mean objective from tuning at that ε",
+            accounting=PUBLISHED,
         )
     for curve in curves.of("b"):
         if curve.name != SGD and not curve.name.startswith("M"):
@@ -230,54 +221,53 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
         lowest, largest = (curves(PICKED, f"{curve.name}, ε = {epsilon:g}").y for epsilon in curve.x[[0, -1]])
         (first_step, *_, first_rounds), (last_step, *_, last_rounds) = lowest, largest
         tuned = TUNING_RUNS * len(PUBLIC_DATA)
-        add(
+        found.add(
             f"low privacy asks for more training steps of {curve.name}",
-            APPROXIMATE,
             math.log(last_rounds / first_rounds),
             f"ln of the rounds picked at the largest ε over those at the smallest ({last_rounds:g}, {first_rounds:g})",
-            tuned,
+            accounting=APPROXIMATE,
+            runs=tuned,
         )
-        add(
+        found.add(
             f"low privacy asks for smaller step sizes of {curve.name}",
-            APPROXIMATE,
             math.log(first_step / last_step),
             f"ln of the step picked at the smallest ε over that at the largest ({first_step:g}, {last_step:g})",
-            tuned,
+            accounting=APPROXIMATE,
+            runs=tuned,
         )
         flat = SGD if curve.name == SGD else ADMM
-        add(
+        found.add(
             f"with settings for low privacy {curve.name} gets below the flat end of {flat}",
-            APPROXIMATE,
             curves("a", flat).last - curve.last,
             "mean objective at the largest ε: paper's protocol, ε as stated, minus settings for that ε, certified",
+            accounting=APPROXIMATE,
         )
     admm, other, without_noise = curves("a certified", ADMM), curves("a certified", SGD), curves("without noise", SGD)
     for k in np.flatnonzero(curves("a", ADMM).x <= HIGH_PRIVACY):
         within = admm.x[k] <= other.x[-1]
         rival = math.exp(np.interp(math.log(admm.x[k]), np.log(other.x), np.log(other.y)))
-        add(
+        found.add(
             f"private ADMM's runs at ε = {curves('a', ADMM).x[k]:g} as published are below DP-SGD at the ε they cost, "
             f"{admm.x[k]:.3g}",
-            APPROXIMATE,
             (rival if within else min(rival, without_noise.last)) - admm.y[k],
             "difference of the mean test objectives, DP-SGD's "
             + ("interpolated" if within else f"as without noise, for it was run up to ε = {other.x[-1]:.3g} only"),
+            accounting=APPROXIMATE,
         )
     early = min(EARLY, len(curves("without noise", ADMM).y)) - 1
-    add(
+    found.add(
         f"ADMM converges fast at the beginning: below DP-SGD after {early + 1} rounds without noise",
-        "none",
         curves("without noise", SGD).y[early] - curves("without noise", ADMM).y[early],
         "difference of the test objectives",
-        1,
+        runs=1,
     )
     stated, certified = curves("a", ADMM).x, curves("a certified", ADMM).x
-    add(
+    found.add(
         "private ADMM's runs cost what Theorem 3 says",
-        APPROXIMATE,
         math.log(1.001) - np.max(np.log(certified / stated)),
         "0.1 % minus ln of the largest ratio of certified to published ε "
         f"(ratios {np.min(certified / stated):.3g} to {np.max(certified / stated):.3g})",
+        accounting=APPROXIMATE,
     )
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.engines.in_process import run_many
 from coterie.papers.census import optimum
-from coterie.papers.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.frontier import diffprivlib
 from coterie.papers.frontier.methods import (
     GRAPHS,
@@ -174,37 +174,25 @@ HALF_A_POINT = 0.005
 
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
-    found: list[Claim] = []
-
-    def add(text: str, margin: float, means: str, accounting: Accounting = APPROXIMATE) -> None:
-        found.append(
-            Claim(
-                text=text,
-                where="beyond the papers",
-                accounting=accounting,
-                margin=float(margin),
-                margin_means=means,
-                runs=scale.runs,
-            )
-        )
-
+    found = Claims(scale.runs, where="beyond the papers")
     threshold = curves(WITHOUT_NOISE, WITHOUT_NOISE).last + NEAR
     for row in rows(curves):
         given, least = f"{row.method}, N = {row.size}", curves(panel_of(row.size), row.method).y.min()
-        add(
+        found.add(
             f"comes within one point of the error without noise ({given})",
             threshold - least,
             "error without noise plus a point minus the least mean error up to the largest ε; first at ε: "
             + row.epsilon.text(),
-            PUBLISHED if row.method == DIFFPRIVLIB else APPROXIMATE,  # what its authors say, not re-derived here
+            accounting=PUBLISHED if row.method == DIFFPRIVLIB else APPROXIMATE,
         )
         margin = _of_times_less(row)
         if margin is not None and row.times_less is not None:
-            add(
+            found.add(
                 f"does so at a certified ε below its paper's own bound at that error ({given})",
                 margin,
                 f"ln of how many times less ({row.times_less.text('≥ ')}), by tuning and accounting together; the "
                 "paper's bound is pure",
+                accounting=APPROXIMATE,
             )
     for size in GRAPHS:
         lines = {curve.name: curve for curve in curves.of(panel_of(size))}
@@ -215,11 +203,12 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
                 reached = {c.name: y for c in methods if size == 1 or c.name not in ONE_NOISE for y in _at(c, epsilon)}
                 if reached:
                     best = min(reached, key=lambda name: reached[name])
-                    add(
+                    found.add(
                         f"the best method at N = {size}, ε = {epsilon:g} is within half a point of the reference line"
                         + (" for as many noises" if size > 1 else ""),
                         reference + HALF_A_POINT - reached[best],
                         f"reference plus half a point minus the least mean error ({best})",
+                        accounting=APPROXIMATE,
                     )
         one = lines.get(ONE_NOISE_LINE)
         for curve in methods:
@@ -230,10 +219,11 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
             gaps = {e: y - r for e, r in zip(one.x.tolist(), one.y.tolist(), strict=True) for y in _at(curve, e)}
             if gaps:
                 worst = max(gaps, key=lambda e: gaps[e])
-                add(
+                found.add(
                     f"{curve.name}, N = {size}, is within half a point of the reference line for one noise at every ε",
                     HALF_A_POINT - gaps[worst],
                     f"half a point minus the largest excess over the line (at ε = {worst:g}; of {len(gaps)} ε)",
+                    accounting=APPROXIMATE,
                 )
     return found
 

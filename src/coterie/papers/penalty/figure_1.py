@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.algorithms import ConsensusADMM
 from coterie.papers.census import Network, every_iteration, network, optimum
-from coterie.papers.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.panels import finish, grid, plot
 from coterie.privacy.objective import NoNoise
 from coterie.schedules import Schedule, as_schedule
@@ -77,56 +77,40 @@ def draw(curves: Curves):
 
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
-    found = []
+    found = Claims(1)
     for name, words in (
         ("fixed θ", "one fixed dual step"),
         ("varying θ", "a dual step that varies over iterations"),
         ("θ per node", "a dual step of each node's own"),
     ):
         tail = curves("a", name).from_x(0.9 * scale.iterations)
-        found.append(
-            Claim(
-                text=f"with a penalty per node and {words}, the average loss settles",
-                where="§5.1, Fig. 1(a)",
-                accounting="none",
-                margin=SETTLED - float(np.ptp(tail)),
-                margin_means=f"{SETTLED:g} minus what the average loss still moves in the last tenth of the iterations",
-                runs=1,
-            )
+        found.add(
+            f"with a penalty per node and {words}, the average loss settles",
+            SETTLED - float(np.ptp(tail)),
+            f"{SETTLED:g} minus what the average loss still moves in the last tenth of the iterations",
+            where="§5.1, Fig. 1(a)",
         )
-        found.append(
-            Claim(
-                text=f"with a penalty per node and {words}, it settles at the optimum, as Theorem 3.1 would have it",
-                where="§5.1, Fig. 1(a), Theorem 3.1",
-                accounting="none",
-                margin=SETTLED - abs(curves("a excess", name).last),
-                margin_means=f"{SETTLED:g} minus the last average loss's distance from the optimum's",
-                runs=1,
-            )
+        found.add(
+            f"with a penalty per node and {words}, it settles at the optimum, as Theorem 3.1 would have it",
+            SETTLED - abs(curves("a excess", name).last),
+            f"{SETTLED:g} minus the last average loss's distance from the optimum's",
+            where="§5.1, Fig. 1(a), Theorem 3.1",
         )
     for growth in GROWTHS:
         second_half = curves("b distance", f"q = {growth:g}").from_x(scale.iterations / 2)
-        found.append(
-            Claim(
-                text=f"slower or not, it still goes to the optimum: q = {growth:g}",
-                where="§5.1, Fig. 1(b), Theorem 3.1",
-                accounting="none",
-                margin=float(second_half[0] / 2 - second_half[-1]),
-                margin_means="half the distance to the optimum at mid-run minus that at the end (relative)",
-                runs=1,
-            )
+        found.add(
+            f"slower or not, it still goes to the optimum: q = {growth:g}",
+            float(second_half[0] / 2 - second_half[-1]),
+            "half the distance to the optimum at mid-run minus that at the end (relative)",
+            where="§5.1, Fig. 1(b), Theorem 3.1",
         )
     for slow, fast in zip(GROWTHS[1:], GROWTHS, strict=False):
         behind, ahead = (curves("b excess", f"q = {q:g}").from_x(2) for q in (slow, fast))
-        found.append(
-            Claim(
-                text=f"increasing the penalty slows convergence: q = {slow:g} lags behind q = {fast:g}",
-                where="§5.1, Fig. 1(b), Theorem 3.2",
-                accounting="none",
-                margin=float(np.mean(behind - ahead)),
-                margin_means="mean over iterations of the difference in average loss",
-                runs=1,
-            )
+        found.add(
+            f"increasing the penalty slows convergence: q = {slow:g} lags behind q = {fast:g}",
+            float(np.mean(behind - ahead)),
+            "mean over iterations of the difference in average loss",
+            where="§5.1, Fig. 1(b), Theorem 3.2",
         )
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.papers.census import Network, every_iteration, network
-from coterie.papers.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Accounting, Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.measures import ACCOUNTINGS, over_runs, privacy
 from coterie.papers.panels import finish, grid, plot, privacy_rows
 from coterie.papers.penalty.figure_1 import DATA_CHOICES, L2, NETWORK_CHOICES, RHO_CHOICE, SETTLED, THETA
@@ -97,105 +97,88 @@ def _claims_of(setting: Setting, curves: Curves, scale: Scale, where: str) -> li
     at = f"α(1) = {setting.noise_rate:g}"
     seen = f"{where}({setting.accuracy})({setting.privacy})"
 
-    def claim(text: str, margin: float, means: str, *, accounting: Accounting = "none", where: str = seen) -> Claim:
-        return Claim(
-            text=f"{at}: {text}", where=where, accounting=accounting, margin=margin, margin_means=means, runs=scale.runs
-        )
+    found = Claims(scale.runs)
 
-    def loss(lower: str, upper: str, text: str) -> Claim:
+    def add(text: str, margin: float, means: str, *, accounting: Accounting = "none", where: str = seen) -> None:
+        found.add(f"{at}: {text}", margin, means, accounting=accounting, where=where)
+
+    def loss(lower: str, upper: str, text: str) -> None:
         margin = _compared(curves, setting.accuracy, lower, upper, start)
-        return claim(text, margin, f"least gap of the mean losses from iteration {start:g} on")
+        add(text, margin, f"least gap of the mean losses from iteration {start:g} on")
 
-    def loses_less(lower: str, upper: str, text: str, where: str = seen) -> list[Claim]:
+    def loses_less(lower: str, upper: str, text: str, where: str = seen) -> None:
         means = f"least gap in ε from iteration {start:g} on"
-        return [
-            claim(
-                text, _compared(curves, f"{setting.privacy} {a}", lower, upper, start), means, accounting=a, where=where
-            )
-            for a in ACCOUNTINGS
-        ]
+        for accounting in ACCOUNTINGS:
+            gap = _compared(curves, f"{setting.privacy} {accounting}", lower, upper, start)
+            add(text, gap, means, accounting=accounting, where=where)
 
-    found = []
     for family, cautious, accurate in (("DVP", "magenta", "black"), ("PP", "red", "blue")):
-        found.append(loss(accurate, cautious, f"{accurate} is more accurate than {cautious} ({family})"))
-        found += loses_less(cautious, accurate, f"that costs privacy: {accurate} loses more than {cautious}")
+        loss(accurate, cautious, f"{accurate} is more accurate than {cautious} ({family})")
+        loses_less(cautious, accurate, f"that costs privacy: {accurate} loses more than {cautious}")
     for ours, theirs in (("red", "magenta"), ("blue", "black")):
-        found.append(loss(ours, theirs, f"PP is more accurate than DVP: {ours} below {theirs}"))
-        found.append(
-            claim(
-                f"PP is significantly more accurate than DVP: every run of {ours} below every run of {theirs}",
-                _runs_apart(curves(setting.accuracy, NAMES[ours]), curves(setting.accuracy, NAMES[theirs]), start),
-                f"lowest run of the one minus highest run of the other, least from iteration {start:g} on",
-            )
+        loss(ours, theirs, f"PP is more accurate than DVP: {ours} below {theirs}")
+        add(
+            f"PP is significantly more accurate than DVP: every run of {ours} below every run of {theirs}",
+            _runs_apart(curves(setting.accuracy, NAMES[ours]), curves(setting.accuracy, NAMES[theirs]), start),
+            f"lowest run of the one minus highest run of the other, least from iteration {start:g} on",
         )
-        text = f"PP loses less privacy than DVP: {ours} below {theirs}"
-        found += loses_less(ours, theirs, text, f"{seen}, §6.2")
+        loses_less(ours, theirs, f"PP loses less privacy than DVP: {ours} below {theirs}", f"{seen}, §6.2")
         wide, narrow = (curves(f"{setting.accuracy} range", NAMES[c]).from_x(start) for c in (theirs, ours))
-        found.append(
-            claim(
-                f"a growing penalty is more stable: runs of {ours} differ less than runs of {theirs}",
-                float(np.mean(wide - narrow)),
-                "mean difference of the ranges over runs",
-                where="§6.1",
-            )
+        add(
+            f"a growing penalty is more stable: runs of {ours} differ less than runs of {theirs}",
+            float(np.mean(wide - narrow)),
+            "mean difference of the ranges over runs",
+            where="§6.1",
         )
     red = curves(setting.accuracy, NAMES["red"]).from_x(start)
-    found.append(
-        claim(
-            "though the perturbation grows, accuracy does not degrade significantly (red)",
-            float(red[0] + DEGRADES - red[-1]),
-            f"{DEGRADES:g} minus the growth of the mean loss from iteration {start:g} to the last",
-            where="§6.3",
-        )
+    add(
+        "though the perturbation grows, accuracy does not degrade significantly (red)",
+        red[0] + DEGRADES - red[-1],
+        f"{DEGRADES:g} minus the growth of the mean loss from iteration {start:g} to the last",
+        where="§6.3",
     )
     return found
 
 
 def _accumulates(setting: Setting, curves: Curves, scale: Scale) -> list[Claim]:
-    def claim(accounting: Accounting) -> Claim:
+    found = Claims(scale.runs, where="§2.4, §6.3")
+    for accounting in ACCOUNTINGS:
         loss = curves(f"{setting.privacy} {accounting}", NAMES["black"])
-        return Claim(
-            text=f"α(1) = {setting.noise_rate:g}: DVP's loss of privacy accumulates significantly (black)",
-            where="§2.4, §6.3",
+        found.add(
+            f"α(1) = {setting.noise_rate:g}: DVP's loss of privacy accumulates significantly (black)",
+            loss.last / (loss.y[0] / loss.x[0]) - ACCUMULATES,
+            f"loss of the whole run over that of one iteration, less {ACCUMULATES}",
             accounting=accounting,
-            margin=loss.last / (loss.y[0] / loss.x[0]) - ACCUMULATES,
-            margin_means=f"loss of the whole run over that of one iteration, less {ACCUMULATES}",
-            runs=scale.runs,
         )
-
-    return [claim(accounting) for accounting in ACCOUNTINGS]
+    return found
 
 
 def _settles(setting: Setting, curves: Curves, scale: Scale, where: str) -> list[Claim]:
-    def claim(colour: str) -> Claim:
+    found = Claims(scale.runs, where=where)
+    for colour in ("blue", "red"):
         tail = curves(setting.accuracy, NAMES[colour]).from_x(0.9 * scale.iterations)
-        return Claim(
-            text=f"convergence is attained with 100 nodes ({colour})",
-            where=where,
-            accounting="none",
-            margin=SETTLED - float(np.ptp(tail)),
-            margin_means=f"{SETTLED:g} minus what the mean loss still moves in the last tenth of the iterations",
-            runs=scale.runs,
+        found.add(
+            f"convergence is attained with 100 nodes ({colour})",
+            SETTLED - np.ptp(tail),
+            f"{SETTLED:g} minus what the mean loss still moves in the last tenth of the iterations",
         )
-
-    return [claim(colour) for colour in ("blue", "red")]
+    return found
 
 
 def _loses_more_uneven(setting: Setting, curves: Curves, scale: Scale) -> list[Claim]:
-    def claim(accounting: Accounting) -> Claim:
-        def last(panel: str) -> np.ndarray:
-            return np.array([curves(f"{panel} {accounting}", name).last for name in NAMES.values()])
-
-        return Claim(
-            text="the loss of privacy is higher in the network with uneven sizes",
-            where="§5.2, Fig. 3 and 4",
-            accounting=accounting,
-            margin=float(np.min(last(setting.privacy) - last(f"{setting.privacy} even nodes"))),
-            margin_means="least difference in ε to the network of even nodes, over the four settings",
-            runs=scale.runs,
+    found = Claims(scale.runs, where="§5.2, Fig. 3 and 4")
+    for accounting in ACCOUNTINGS:
+        uneven, even = (
+            np.array([curves(f"{panel} {accounting}", name).last for name in NAMES.values()])
+            for panel in (setting.privacy, f"{setting.privacy} even nodes")
         )
-
-    return [claim(accounting) for accounting in ACCOUNTINGS]
+        found.add(
+            "the loss of privacy is higher in the network with uneven sizes",
+            np.min(uneven - even),
+            "least difference in ε to the network of even nodes, over the four settings",
+            accounting=accounting,
+        )
+    return found
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import numpy as np
 
 from coterie.algorithms import ConsensusADMM, RecycledADMM
 from coterie.papers.census import Network, network
-from coterie.papers.figure import Claim, Curve, Curves, Scale, chosen, printed
-from coterie.papers.measures import APPROXIMATE, PUBLISHED, PURE, over_runs, privacy
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Scale, chosen, printed
+from coterie.papers.measures import ACCOUNTINGS, over_runs, privacy
 from coterie.papers.published import published_bound
 from coterie.plan import Plan
 from coterie.privacy.objective import LinearPerturbation, NoNoise
@@ -28,7 +28,6 @@ GRAPH = "random-connected"
 L2 = 0.22
 GAMMA = 0.5
 WITHOUT_NOISE = "ADMM without noise"
-ACCOUNTINGS = (PUBLISHED, PURE, APPROXIMATE)
 
 NETWORK_CHOICES = (
     printed("data", "Adult", "45,222 complete rows and 104 columns (45,223 and 105 are printed), 40,000 for training"),
@@ -160,17 +159,13 @@ def late(curve: Curve) -> float:
 
 def same_loss(curves: Curves, panel: str, text: str, where: str, runs: int) -> list[Claim]:
     """Claims, one for each accounting, that all settings of a panel lose the same in the end."""
-    found = []
+    found = Claims(runs, where=where)
     for accounting in ACCOUNTINGS:
         ends = [curve.last for curve in curves.of(f"{panel} {accounting}")]
-        found.append(
-            Claim(
-                text=text,
-                where=where,
-                accounting=accounting,  # type: ignore[arg-type]
-                margin=1e-6 - (max(ends) - min(ends)) / max(ends),
-                margin_means="1e-6 minus the largest relative difference of the losses at the end",
-                runs=runs,
-            )
+        found.add(
+            text,
+            1e-6 - (max(ends) - min(ends)) / max(ends),
+            "1e-6 minus the largest relative difference of the losses at the end",
+            accounting=accounting,
         )
     return found

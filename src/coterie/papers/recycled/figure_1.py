@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.algorithms import ConsensusADMM
 from coterie.papers.census import network, optimum
-from coterie.papers.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.panels import finish, grid, plot
 from coterie.papers.recycled.experiment import (
     CITATION,
@@ -125,10 +125,6 @@ def _claims_1(curves: Curves, scale: Scale) -> list[Claim]:
     return found
 
 
-def _claim(text: str, where: str, margin: float, means: str) -> Claim:
-    return Claim(text=text, where=f"§VIII-A, {where}", accounting="none", margin=margin, margin_means=means, runs=1)
-
-
 def _claims_a(curves: Curves, size: int) -> list[Claim]:
     panel, network_name = f"a, N = {size}", f"N = {size}"
     conventional, *several = curves.of(panel)
@@ -139,53 +135,40 @@ def _claims_a(curves: Curves, size: int) -> list[Claim]:
     ]
     swings = [float(np.abs(rise).mean()) for rise in rises]
     odd_excess = [float(curve.y[::2].mean()) for curve in several]
-    found = [
-        _claim(
-            f"the linear approximation of even iterations can raise the average loss ({network_name})",
-            "Fig. 1(a)",
-            max(float(rise.max()) for rise in rises),
-            "largest rise from an odd to the next even iteration, over γ",
-        ),
-        _claim(
-            f"a larger γ means less oscillation between even and odd iterations ({network_name})",
-            "Fig. 1(a)",
-            float(min(-np.diff(swings))),
-            "least drop of the mean |L(2k) − L(2k−1)| from one γ to the next",
-        ),
-        _claim(
-            f"a larger γ also means slower convergence ({network_name})",
-            "Fig. 1(a)",
-            float(min(np.diff(odd_excess))),
-            "least rise of the mean loss of odd iterations from one γ to the next",
-        ),
-    ]
+    found = Claims(1, where="§VIII-A, Fig. 1(a)")
+    found.add(
+        f"the linear approximation of even iterations can raise the average loss ({network_name})",
+        max(float(rise.max()) for rise in rises),
+        "largest rise from an odd to the next even iteration, over γ",
+    )
+    found.add(
+        f"a larger γ means less oscillation between even and odd iterations ({network_name})",
+        float(min(-np.diff(swings))),
+        "least drop of the mean |L(2k) − L(2k−1)| from one γ to the next",
+    )
+    found.add(
+        f"a larger γ also means slower convergence ({network_name})",
+        float(min(np.diff(odd_excess))),
+        "least rise of the mean loss of odd iterations from one γ to the next",
+    )
     if any(len(falls) for falls in made_up):
-        found.append(
-            _claim(
-                f"odd iterations always make up for the rise ({network_name})",
-                "Fig. 1(a)",
-                min(float(falls.min()) for falls in made_up if len(falls)),
-                "least fall from one odd iteration to the next where the even one between them rose, over γ",
-            )
+        found.add(
+            f"odd iterations always make up for the rise ({network_name})",
+            min(float(falls.min()) for falls in made_up if len(falls)),
+            "least fall from one odd iteration to the next where the even one between them rose, over γ",
         )
     for curve in several:
         excess = curves(f"{panel} excess", curve.name)
-        found.append(
-            _claim(
-                f"R-ADMM converges ({network_name}, {curve.name})",
-                "Fig. 1(a)",
-                SETTLED - abs(float(excess.y[::2][-1])),
-                f"{SETTLED:g} minus the last odd iteration's distance from the optimum's average loss",
-            )
+        found.add(
+            f"R-ADMM converges ({network_name}, {curve.name})",
+            SETTLED - abs(float(excess.y[::2][-1])),
+            f"{SETTLED:g} minus the last odd iteration's distance from the optimum's average loss",
         )
         ratio = _late_excess(excess) / _late_excess(curves(f"{panel} excess", conventional.name))
-        found.append(
-            _claim(
-                f"seen at odd iterations alone R-ADMM is about as fast as ADMM ({network_name}, {curve.name})",
-                "Fig. 1(a)",
-                2 - ratio,
-                "2 minus the ratio of the mean distances from the optimum's loss, odd iterations of the last half",
-            )
+        found.add(
+            f"seen at odd iterations alone R-ADMM is about as fast as ADMM ({network_name}, {curve.name})",
+            2 - ratio,
+            "2 minus the ratio of the mean distances from the optimum's loss, odd iterations of the last half",
         )
     return found
 
@@ -197,42 +180,31 @@ def _late_excess(excess: Curve) -> float:
 
 def _claims_growth(curves: Curves, panel: str, where: str) -> list[Claim]:
     constant, *several = curves.of(panel)
-    found = []
+    found = Claims(1, where=f"§VIII-A, {where}")
     for curve in several:
-        found.append(
-            _claim(
-                f"increasing the penalty slows convergence: {curve.name} against η = 1",
-                where,
-                float((curve.y - constant.y)[::2].mean()),
-                "mean over odd iterations of the difference in average loss",
-            )
+        found.add(
+            f"increasing the penalty slows convergence: {curve.name} against η = 1",
+            float((curve.y - constant.y)[::2].mean()),
+            "mean over odd iterations of the difference in average loss",
         )
     for slow, fast in zip(several[1:], several, strict=False):
-        found.append(
-            _claim(
-                f"a faster increase slows it more: {slow.name} against {fast.name}",
-                where,
-                float((slow.y - fast.y)[::2].mean()),
-                "mean over odd iterations of the difference in average loss",
-            )
+        found.add(
+            f"a faster increase slows it more: {slow.name} against {fast.name}",
+            float((slow.y - fast.y)[::2].mean()),
+            "mean over odd iterations of the difference in average loss",
         )
     for curve in (constant, *several):
         excess, away = (curves(f"{panel} {kind}", curve.name).y[::2] for kind in ("excess", "distance"))
-        found.append(
-            _claim(
-                f"convergence is attained ({curve.name})",
-                where,
-                SETTLED - abs(float(excess[-1])),
-                f"{SETTLED:g} minus the last odd iteration's distance from the optimum's average loss",
-            )
+        found.add(
+            f"convergence is attained ({curve.name})",
+            SETTLED - abs(float(excess[-1])),
+            f"{SETTLED:g} minus the last odd iteration's distance from the optimum's average loss",
         )
-        found.append(
-            _claim(
-                f"the models go to the optimum of the whole problem, as Theorem IV.1 has it ({curve.name})",
-                f"{where}, Theorem IV.1",
-                float(away[len(away) // 2] / 2 - away[-1]),
-                "half the distance at mid-run minus the distance at the end (relative to the optimum)",
-            )
+        found.add(
+            f"the models go to the optimum of the whole problem, as Theorem IV.1 has it ({curve.name})",
+            float(away[len(away) // 2] / 2 - away[-1]),
+            "half the distance at mid-run minus the distance at the end (relative to the optimum)",
+            where=", Theorem IV.1",
         )
     return found
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM
-from coterie.papers.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.panels import finish, grid, plot
 from coterie.papers.recycled.experiment import CITATION, NETWORK_CHOICES, NODES_CHOICE, five_nodes
 from coterie.papers.recycled.experiment import L2 as PAPERS_RHO
@@ -36,33 +36,23 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     error = curves("error", "ADMM")
     at = int(np.argmin(error.y))
     own = error.y[np.isclose(error.x, PAPERS_RHO)][0]
-    where = "§VIII-B1, Fig. 2"
-    return [
-        Claim(
-            text="the test error is least at ρ ≈ 0.22",
-            where=where,
-            accounting="none",
-            margin=math.log(2) - abs(math.log(error.x[at] / PAPERS_RHO)),
-            margin_means=f"ln 2 minus |ln(ρ of the least error / 0.22)|; the least is at ρ = {error.x[at]:.3g}",
-            runs=1,
-        ),
-        Claim(
-            text="no other ρ tried has a smaller test error than 0.22",
-            where=where,
-            accounting="none",
-            margin=float(np.min(np.delete(error.y, np.argmin(np.abs(error.x - PAPERS_RHO)))) - own),
-            margin_means="least error at another ρ minus that at 0.22",
-            runs=1,
-        ),
-        Claim(
-            text="both a much smaller and a much larger ρ do worse than 0.22: it controls overfitting",
-            where=where,
-            accounting="none",
-            margin=float(min(error.y[0], error.y[-1]) - own),
-            margin_means="the lesser of the errors at both ends of the sweep minus that at 0.22",
-            runs=1,
-        ),
-    ]
+    found = Claims(1, where="§VIII-B1, Fig. 2")
+    found.add(
+        "the test error is least at ρ ≈ 0.22",
+        math.log(2) - abs(math.log(error.x[at] / PAPERS_RHO)),
+        f"ln 2 minus |ln(ρ of the least error / 0.22)|; the least is at ρ = {error.x[at]:.3g}",
+    )
+    found.add(
+        "no other ρ tried has a smaller test error than 0.22",
+        np.min(np.delete(error.y, np.argmin(np.abs(error.x - PAPERS_RHO)))) - own,
+        "least error at another ρ minus that at 0.22",
+    )
+    found.add(
+        "both a much smaller and a much larger ρ do worse than 0.22: it controls overfitting",
+        min(error.y[0], error.y[-1]) - own,
+        "the lesser of the errors at both ends of the sweep minus that at 0.22",
+    )
+    return found
 
 
 FIGURES = {

@@ -11,12 +11,11 @@ import itertools
 import numpy as np
 
 from coterie.algorithms import DualPerturbedADMM, PenaltyPerturbedADMM
-from coterie.papers.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
-from coterie.papers.measures import APPROXIMATE, DELTA, PUBLISHED, PURE
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.measures import ACCOUNTINGS, APPROXIMATE, DELTA, PUBLISHED, PURE
 from coterie.papers.panels import finish, grid, plot, privacy_rows
 from coterie.papers.published import published_bound
 from coterie.papers.recycled.experiment import (
-    ACCOUNTINGS,
     CITATION,
     GAMMA,
     L2,
@@ -165,19 +164,7 @@ def _green(curves: Curves, panel: str) -> list[Curve]:
 
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
-    found: list[Claim] = []
-
-    def add(text: str, where: str, accounting: str, margin: float, means: str) -> None:
-        found.append(
-            Claim(
-                text=text,
-                where=f"§VIII-B2, Fig. 5{where}",
-                accounting=accounting,  # type: ignore[arg-type]
-                margin=margin,
-                margin_means=means,
-                runs=scale.runs,
-            )
-        )
+    found = Claims(scale.runs, where="§VIII-B2, Fig. 5")
 
     for accounting in ACCOUNTINGS:
         leads: dict[tuple[str, str], dict[float, float]] = {}  # (of which measure, over whom) -> {alpha: lead}
@@ -189,20 +176,20 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
             given = f"α = {alpha:g}"
             for ours, theirs in itertools.product(("R-ADMM", "MR-ADMM"), ("ADMM", "M-ADMM")):
                 means = "difference of the mean loss in the last fifth of the odd iterations"
-                add(
+                found.add(
                     f"{ours} has a lower loss than {theirs} ({given})",
-                    f"({panel})",
-                    accounting,
                     end[theirs] - end[ours],
                     means,
+                    where=f"({panel})",
+                    accounting=accounting,
                 )
                 means = "difference of the mean test errors"
-                add(
+                found.add(
                     f"{ours} has a lower error rate than {theirs} ({given})",
-                    "(g)",
-                    accounting,
                     error[theirs] - error[ours],
                     means,
+                    where="(g)",
+                    accounting=accounting,
                 )
                 means = (
                     "difference of the losses of privacy at the end, in the runs with equal bounds as published, "
@@ -211,17 +198,17 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
                 equal = ": equal by construction" if (ours, accounting) == ("R-ADMM", PUBLISHED) else ""
                 text = f"{ours} loses no more privacy than {theirs} ({given}){equal}"
                 margin = (1 + ROUNDING) * privacy[theirs] - privacy[ours]
-                add(text, f"({privacy_panel})", accounting, margin, means)
+                found.add(text, margin, means, where=f"({privacy_panel})", accounting=accounting)
             for theirs in ("ADMM", "M-ADMM"):
                 leads.setdefault(("late mean loss", theirs), {})[alpha] = end[theirs] - end["MR-ADMM"]
                 leads.setdefault(("test error", theirs), {})[alpha] = error[theirs] - error["MR-ADMM"]
             others = [name for name in NAMES if name != "MR-ADMM"]
-            add(
+            found.add(
                 f"MR-ADMM has the lowest loss and error rate of all ({given})",
-                f"({panel}, g)",
-                accounting,
                 min(min(end[name] - end["MR-ADMM"], error[name] - error["MR-ADMM"]) for name in others),
                 "the least lead in late mean loss or in test error over any other",
+                where=f"({panel}, g)",
+                accounting=accounting,
             )
             means = "the least lead at the end over any other, in the runs with equal bounds as published"
             if accounting == PUBLISHED:
@@ -230,16 +217,16 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
                 text, slack = "MR-ADMM loses no more privacy than any other", ROUNDING
                 means += ", with a millionth for rounding"
             lead = min((1 + slack) * privacy[name] - privacy["MR-ADMM"] for name in others)
-            add(f"{text} ({given})", f"({privacy_panel})", accounting, lead, means)
+            found.add(f"{text} ({given})", lead, means, where=f"({privacy_panel})", accounting=accounting)
         for (measure, theirs), by_alpha in leads.items():
             for less, more in itertools.pairwise(sorted(by_alpha, reverse=True)):
-                add(
+                found.add(
                     f"MR-ADMM's lead over {theirs} in {measure} is larger at a smaller loss of privacy "
                     f"(α = {more:g} against {less:g})",
-                    "(g)" if measure == "test error" else "(a–c)",
-                    accounting,
                     by_alpha[more] - by_alpha[less],
                     "difference of the leads",
+                    where="(g)" if measure == "test error" else "(a–c)",
+                    accounting=accounting,
                 )
     return found
 

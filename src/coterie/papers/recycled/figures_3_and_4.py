@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from coterie.papers.figure import Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.measures import ACCOUNTINGS
 from coterie.papers.panels import finish, grid, plot, privacy_rows
 from coterie.papers.recycled.experiment import (
-    ACCOUNTINGS,
     CITATION,
     GAMMA,
     L2,
@@ -104,32 +104,24 @@ def _drawn(curves: Curves, panels, error_panel: str, xlabel: str):
 
 
 def _claims_3(curves: Curves, scale: Scale) -> list[Claim]:
-    found = []
+    found = Claims(scale.runs)
     where = "§VIII-B1, Fig. 3"
     for panel, (privacy_panel, alpha) in PANELS_3.items():
         several = [curve for curve in curves.of(panel) if curve.name != WITHOUT_NOISE]
         ends = [late(curve) for curve in several]
         usual = float(np.mean([spread(curve)[::2][-max(1, len(curve.x) // 10) :].mean() for curve in several]))
-        found.append(
-            Claim(
-                text=f"γ, within a range, hardly matters for the loss (α = {alpha:g})",
-                where=f"{where}({panel})",
-                accounting="none",
-                margin=usual - (max(ends) - min(ends)),
-                margin_means="range over runs at the end minus the largest difference of mean losses between γ",
-                runs=scale.runs,
-            )
+        found.add(
+            f"γ, within a range, hardly matters for the loss (α = {alpha:g})",
+            usual - (max(ends) - min(ends)),
+            "range over runs at the end minus the largest difference of mean losses between γ",
+            where=f"{where}({panel})",
         )
         error = curves("c", f"α = {alpha:g}")
-        found.append(
-            Claim(
-                text=f"γ, within a range, hardly matters for the error rate (α = {alpha:g})",
-                where=f"{where}(c)",
-                accounting="none",
-                margin=float(spread(error).mean() - (error.y.max() - error.y.min())),
-                margin_means="mean range over runs minus the largest difference of mean error rates between γ",
-                runs=scale.runs,
-            )
+        found.add(
+            f"γ, within a range, hardly matters for the error rate (α = {alpha:g})",
+            float(spread(error).mean() - (error.y.max() - error.y.min())),
+            "mean range over runs minus the largest difference of mean error rates between γ",
+            where=f"{where}(c)",
         )
         text = f"the loss of privacy does not depend on γ (α = {alpha:g})"
         found += same_loss(curves, privacy_panel, text, where, scale.runs)
@@ -140,19 +132,7 @@ def _claims_3(curves: Curves, scale: Scale) -> list[Claim]:
 
 
 def _claims_4(curves: Curves, scale: Scale) -> list[Claim]:
-    found: list[Claim] = []
-
-    def add(text: str, where: str, margin: float, means: str, accounting: str = "none") -> None:
-        found.append(
-            Claim(
-                text=text,
-                where=f"§VIII-B1, Fig. 4{where}",
-                accounting=accounting,  # type: ignore[arg-type]
-                margin=margin,
-                margin_means=means,
-                runs=scale.runs,
-            )
-        )
+    found = Claims(scale.runs, where="§VIII-B1, Fig. 4")
 
     gains, gained_errors = {}, {}
     for panel, (privacy_panel, alpha) in PANELS_4.items():
@@ -160,11 +140,11 @@ def _claims_4(curves: Curves, scale: Scale) -> list[Claim]:
         error, given = curves("e", f"α = {alpha:g}"), f"α = {alpha:g}"
         fastest = several[-1]
         ranges = [float(spread(curve)[::2].mean()) for curve in (constant, *several)]
-        add(
+        found.add(
             f"an increasing penalty makes the runs more alike ({fastest.name} against a constant one, {given})",
-            f"({panel})",
             ranges[0] - ranges[-1],
             "difference of the mean range over runs at odd iterations",
+            where=f"({panel})",
         )
         losses = np.array([late(curve) for curve in (constant, *several)])
         for what, means, at, values, best_gains in (
@@ -173,38 +153,38 @@ def _claims_4(curves: Curves, scale: Scale) -> list[Claim]:
         ):
             best = 1 + int(np.argmin(values[1:]))
             best_gains[alpha] = float(values[0] - values[best])
-            add(
+            found.add(
                 f"an increasing penalty can lower the {what} ({several[best - 1].name} against constant, {given})",
-                at,
                 best_gains[alpha],
                 f"difference of the {means}; the best of {len(several)} q₁, picked by it",
+                where=at,
             )
-            add(
+            found.add(
                 f"within a range, the faster the penalty increases, the lower the {what} ({given})",
-                at,
                 float(min(-np.diff(values[: best + 1]))),
                 f"least drop of the {means} from one q₁ to the next, from 1 up to the best, {several[best - 1].name}",
+                where=at,
             )
         for accounting in ACCOUNTINGS:
             ends = [curve.last for curve in curves.of(f"{privacy_panel} {accounting}")]
-            add(
+            found.add(
                 f"an increasing penalty keeps the privacy: no setting loses more than a slower one ({given})",
-                f"({privacy_panel})",
                 float(min(-np.diff(ends)) + 1e-9 * ends[0]),
                 "least drop of the loss of privacy at the end from one q₁ to the next, with a billionth for rounding",
-                accounting,
+                where=f"({privacy_panel})",
+                accounting=accounting,
             )
-    add(
+    found.add(
         "the improvement is larger under more noise (α = 1 against α = 2), in the loss",
-        "(a, b)",
         gains[1.0] - gains[2.0],
         "difference of the two improvements of the late mean loss, each at its best q₁",
+        where="(a, b)",
     )
-    add(
+    found.add(
         "the improvement is larger under more noise (α = 1 against α = 2), in the error rate",
-        "(e)",
         gained_errors[1.0] - gained_errors[2.0],
         "difference of the two improvements of the mean test error, each at its best q₁",
+        where="(e)",
     )
     return found
 
