@@ -309,26 +309,18 @@ class Plan:
             mechanism = self.algorithm.mechanism.with_noise(factor)
             return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, mechanism=mechanism))  # type: ignore[type-var]
 
-        def loss(log_factor: float) -> float:
-            return scaled(math.exp2(log_factor)).epsilon(delta, observer=observer, accountant=accountant)
+        def loss(factor: float) -> float:
+            return scaled(factor).epsilon(delta, observer=observer, accountant=accountant)
 
-        low, high = -1.0, 0.0
-        while not loss(high) <= epsilon:
-            low, high = high, high + max(1.0, abs(high))
-            if high > 64:
-                floor = loss(64.0)
-                raise PrivacyPreconditionError(
-                    f"epsilon: got {epsilon}; with any amount of noise this plan costs at least {floor:.4g} at "
-                    f"delta={delta}: raise the penalty or the l2, or take fewer rounds"
-                )
-        while loss(low) <= epsilon:
-            low, high = low - max(1.0, abs(low)), low
-            if low < -64:
-                raise PrivacyPreconditionError(f"epsilon: got {epsilon}; no noise at all would be needed")
-        for _ in range(48):
-            middle = (low + high) / 2
-            low, high = (low, middle) if loss(middle) <= epsilon else (middle, high)
-        return scaled(math.exp2(high))
+        factor = accountants.least_noise(loss, epsilon)
+        if math.isinf(factor):
+            raise PrivacyPreconditionError(
+                f"epsilon: got {epsilon}; with any amount of noise this plan costs at least {loss(2.0**64):.4g} at "
+                f"delta={delta}: raise the penalty or the l2, or take fewer rounds"
+            )
+        if factor == 0:
+            raise PrivacyPreconditionError(f"epsilon: got {epsilon}; no noise at all would be needed")
+        return scaled(factor)
 
     # --- information flow -------------------------------------------------------------------------------------------
 

@@ -1,11 +1,9 @@
 """Three views of one run, and the paper's numbers beside them."""
 
-import io
 import math
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from coterie.algorithms import (
     BroadcastNoisedADMM,
@@ -17,7 +15,7 @@ from coterie.algorithms import (
 from coterie.facts import Facts
 from coterie.network.channels import Curator
 from coterie.network.selection import Sample, Walk
-from coterie.papers.fixed_point.views import three_views, views_table
+from coterie.papers.fixed_point.views import three_views
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, WalkNoise
@@ -96,11 +94,3 @@ def test_general_constraint():
     _, central, _ = three_views(plan, DELTA)
     assert [p.theorem for p in central.published] == ["FP Theorem 7"]
     assert central.published[0].epsilon < central.certified  # |A| < 1: the published one is too small
-
-
-def test_the_table_marks_what_is_published():
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(views_table(plan_of(LocallyNoisedADMM(mechanism=M1, penalty=NONE)), DELTA))
-    text = console.export_text()
-    for word in ("local", "central", "network", "certified", "FP Theorem 2, published", "FP Remark 4, published"):
-        assert word in text

@@ -33,6 +33,12 @@ IN_TURN = Cyclic()
 SHORTEST_ORDER = 1024  # rounds after which a random order may begin again
 
 
+def check_coordinates(coordinates: object) -> None:
+    if not isinstance(coordinates, get_args(Coordinates)):
+        names = ", ".join(kind.__name__ for kind in get_args(Coordinates))
+        raise InputError(f"coordinates: got {coordinates}; one of {names} is needed")
+
+
 @functools.lru_cache(maxsize=8)
 def order(coordinates: Selection, d: int) -> np.ndarray:
     """Which are at work in each round, (n_rounds, at once): whole turns of all of them, and then again from the top."""
@@ -60,9 +66,7 @@ class NoisyCoordinateDescent(Algorithm):
         object.__setattr__(self, "step", as_schedule("step", self.step))
         if self.step.per_party:
             raise InputError(f"step: got {self.step.start}; one number is needed, for there is one model")
-        if not isinstance(self.coordinates, get_args(Coordinates)):
-            names = ", ".join(kind.__name__ for kind in get_args(Coordinates))
-            raise InputError(f"coordinates: got {self.coordinates}; one of {names} is needed")
+        check_coordinates(self.coordinates)
 
     def check(self, topology, problem):
         super().check(topology, problem)

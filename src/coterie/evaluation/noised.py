@@ -1,6 +1,6 @@
 """How good a classifier is on the parties' own held-out records, told privately.
 
-Two tables of counts are all that is released, each under Gaussian noise:
+Two tables of counts are all that is released, each under Gaussian noise that its grant adds (`privacy.tables`):
 
     answers   (true class, predicted class): accuracy and the error of each class
     scores    (class, is it the true one, score bin) on a public grid: AUC and calibration
@@ -18,19 +18,24 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import jax
 import numpy as np
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from coterie.data.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
-from coterie.evaluation.tables import TABLE_OF, Metric, checked_metrics, count, metric
-from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon
-from coterie.privacy.events import Gaussian, check_adjacency
-from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.evaluation.tables import TABLE_OF, Cells, Metric, checked_metrics, count, metric
+from coterie.network.channels import Curator, SecureSum
+from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
+from coterie.privacy.events import check_adjacency
+from coterie.privacy.noise import NoiseSource, SystemEntropy, draw_many, law_for
+from coterie.privacy.release import unit_noise
+from coterie.privacy.tables import TableGrant
 from coterie.spending import Spending, Terms
 
 BINS = 20
 Trust = Literal["none", "curator", "secure-sum"]
+CHANNELS = {"curator": Curator(), "secure-sum": SecureSum()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,18 +59,6 @@ class Evaluation:
         if self.reproducible:
             return ("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it",)
         return ("NOT PRIVATE: exact metrics of records that were declared public",) if self.public else ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Release:
-    """A noised table: the noise and its price come from the same two numbers."""
-
-    sensitivity: float
-    noise_std: float  # of one noise; every party adds one where nobody is trusted
-
-    @property
-    def event(self) -> Gaussian:
-        return Gaussian(ratio=self.sensitivity / self.noise_std)
 
 
 def evaluate(
@@ -96,11 +89,11 @@ def evaluate(
     bins = whole_number("bins", bins, at_least=2)
     if trust not in ("none", "curator", "secure-sum"):
         raise InputError(f"trust: got {trust!r}; one of none, curator, secure-sum is needed")
-    tables = count(model, X, y, {TABLE_OF[name] for name in names}, bins)
+    cells = count(model, X, y, {TABLE_OF[name] for name in names}, bins)
     if public:
         if (epsilon, delta, adjacency, ledger) != (None, None, None, None):
             raise InputError("public: got True with epsilon, delta, adjacency or ledger; public records cost nothing")
-        found = {name: metric(name, tables[TABLE_OF[name]], 0.0, (0.0, 0.0)) for name in names}
+        found = {name: metric(name, cells[TABLE_OF[name]].table(), 0.0, (0.0, 0.0)) for name in names}
         return Evaluation(found, 0.0, 0.0, None, 0.0, 0.0, public=True, reproducible=False)
     if epsilon is None or delta is None or adjacency is None:
         raise InputError(
@@ -112,9 +105,10 @@ def evaluate(
     terms = _terms(adjacency, unit, records_per_person, people_span_parties)
     if people_span_parties and parties is None:
         raise InputError("parties: got None with people_span_parties; the noise depends on how many parties there are")
-    sizes = _party_sizes(parties, len(np.asarray(y)))
-    releases = calibrated(tables, epsilon, delta, adjacency, records_moved(terms, sizes, trust))
-    spent = _loss(releases, delta)
+    party_of, sizes = _parties(parties, len(np.asarray(y)))
+    shares = len(sizes) if trust == "secure-sum" else 1
+    grants = calibrated(cells, epsilon, delta, adjacency, records_moved(terms, sizes, trust), shares)
+    spent = _loss(grants, delta)
     source = SystemEntropy() if noise is None else noise
     past: tuple[tuple[str, float, float], ...] = ()
     if ledger is not None:
@@ -125,14 +119,15 @@ def evaluate(
             delta,
             terms=terms,
         )
-    n_noises = len(sizes) if trust == "none" else 1
     found = {}
-    for t, (table, release) in enumerate(releases.items()):
-        noised = tables[table] + release.noise_std * _noise(source, tables[table].shape, n_noises, t)
-        price = gaussian_epsilon([(release.event, 1)], delta), delta
+    for t, (table, grant) in enumerate(grants.items()):
+        by_party = cells[table].tables(party_of, len(sizes))
+        noised = _released(grant, by_party.reshape(len(sizes), -1), trust, source, t).reshape(by_party.shape[1:])
+        price = gaussian_epsilon([(grant.event, 1)], delta), delta
+        noise_std = grant.scales.noise_std * (math.sqrt(len(sizes)) if trust == "none" else 1)
         for name in names:
             if TABLE_OF[name] == table:
-                found[name] = metric(name, noised, release.noise_std * math.sqrt(n_noises), price)
+                found[name] = metric(name, noised, noise_std, price)
     return Evaluation(
         {name: found[name] for name in names},
         spent,
@@ -202,12 +197,14 @@ def _terms(adjacency: str, unit: str, records_per_person: int, people_span_parti
     return Terms(adjacency, unit, records_per_person, bool(people_span_parties))
 
 
-def _party_sizes(parties: Any, n_records: int) -> list[int]:
+def _parties(parties: Any, n_records: int) -> tuple[np.ndarray, list[int]]:
+    """The party of each record, and how many records each has."""
     if parties is None:
-        return [n_records]
+        return np.zeros(n_records, int), [n_records]
     array = plain_array("parties", parties, ndim=1)
     same_length("parties", array, n_records)
-    return np.unique([str(name) for name in array.tolist()], return_counts=True)[1].tolist()
+    _, party_of, sizes = np.unique([str(name) for name in array.tolist()], return_inverse=True, return_counts=True)
+    return party_of, sizes.tolist()
 
 
 def records_moved(terms: Terms, sizes: Sequence[int], trust: str) -> float:
@@ -219,29 +216,37 @@ def records_moved(terms: Terms, sizes: Sequence[int], trust: str) -> float:
 
 
 def calibrated(
-    tables: dict[str, np.ndarray], epsilon: float, delta: float, adjacency: str, records: float
-) -> dict[str, _Release]:
+    cells: dict[str, Cells], epsilon: float, delta: float, adjacency: str, records: float, shares: int = 1
+) -> dict[str, TableGrant]:
     """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
-    cells = {"answers": 1, "scores": len(tables["scores"]) if "scores" in tables else 0}
     changes = 2 if adjacency == "replace-one" else 1
-    sensitivities = {name: records * math.sqrt(changes * cells[name]) for name in sorted(tables)}
+    sensitivities = {name: records * math.sqrt(changes * cells[name].per_record) for name in sorted(cells)}
 
-    def releases(multiplier: float) -> dict[str, _Release]:
-        return {name: _Release(sensitivity=s, noise_std=multiplier * s) for name, s in sensitivities.items()}
+    def grants(multiplier: float) -> dict[str, TableGrant]:
+        return {
+            name: TableGrant.of(sensitivity, multiplier, math.prod(cells[name].shape), shares)
+            for name, sensitivity in sensitivities.items()
+        }
 
-    low, high = 1e-6, 1e12
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if _loss(releases(middle), delta) <= epsilon else (middle, high)
-    return releases(high)
-
-
-def _loss(releases: dict[str, _Release], delta: float) -> float:
-    return gaussian_epsilon([(release.event, 1) for release in releases.values()], delta)
+    multiplier = least_noise(lambda factor: _loss(grants(factor), delta), epsilon)
+    if not 0 < multiplier < math.inf:
+        raise InputError(f"epsilon: got {epsilon}; no amount of noise on these tables gives that loss")
+    return grants(multiplier)
 
 
-def _noise(source: NoiseSource, shape: tuple[int, ...], n_noises: int, t: int) -> np.ndarray:
-    """The sum of unit noises, one per party that adds its own."""
-    size = math.prod(shape)
-    drawn = [source.draw("gaussian", size, repeat=0, party=party, t=t) for party in range(n_noises)]
-    return np.sum(drawn, axis=0).reshape(shape)
+def _loss(grants: dict[str, TableGrant], delta: float) -> float:
+    return gaussian_epsilon([(grant.event, 1) for grant in grants.values()], delta)
+
+
+def _released(grant: TableGrant, tables: np.ndarray, trust: Trust, source: NoiseSource, t: int) -> np.ndarray:
+    """The sum of all parties' tables, (party, cell), each noised by its party or all as one."""
+    channel = None if trust == "none" else CHANNELS[trust]
+    n_parties, size = tables.shape
+    n_noises = n_parties if channel is None else channel.noise_rows(n_parties)
+    keys = [(0, place, t) for place in range(n_noises)]
+    with jax.enable_x64(True):
+        units = draw_many(source, law_for("gaussian", grant.uses["release"]), size, keys, "release", n_noises)
+        noise = unit_noise(units, None)
+        if channel is None:
+            return np.asarray(grant.noised(tables, noise).value).sum(axis=0)
+        return np.asarray(channel.aggregate(grant.counted(tables), grant, noise).value)

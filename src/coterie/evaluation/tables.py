@@ -1,6 +1,7 @@
 """Counting what a classifier answers, and metrics of the counts, be they exact or noised."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,24 +46,44 @@ def positions(model: Any, y: Any) -> np.ndarray:
     return places
 
 
-def count(model: Any, X: Any, y: Any, wanted: set[str], bins: int) -> dict[str, np.ndarray]:
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """The cells of a table in which each record counts, `per_record` of them."""
+
+    shape: tuple[int, ...]
+    places: np.ndarray  # (n_records, per_record) positions in the flat table
+
+    @property
+    def per_record(self) -> int:
+        return self.places.shape[1]
+
+    def table(self) -> np.ndarray:
+        return self.tables(np.zeros(len(self.places), int), 1)[0]
+
+    def tables(self, party_of: np.ndarray, n_parties: int) -> np.ndarray:
+        """Counts of each party, (party, *shape)."""
+        size = math.prod(self.shape)
+        counts = np.bincount((party_of[:, None] * size + self.places).ravel(), minlength=n_parties * size)
+        return counts.reshape(n_parties, *self.shape).astype(float)
+
+
+def count(model: Any, X: Any, y: Any, wanted: set[str], bins: int) -> dict[str, Cells]:
     truth = positions(model, y)
     n_classes = len(model.classes_)
-    tables = {}
+    cells = {}
     if "answers" in wanted:
         predicted = positions(model, model.predict(X))
         same_length("y", truth, len(predicted))
-        tables["answers"] = np.zeros((n_classes, n_classes))
-        np.add.at(tables["answers"], (truth, predicted), 1)
+        cells["answers"] = Cells((n_classes, n_classes), (truth * n_classes + predicted)[:, None])
     if "scores" in wanted:
         scores = _probabilities(model, X)
         same_length("y", truth, len(scores))
-        concerned = [1] if n_classes == 2 else range(n_classes)
-        places = np.clip((scores * bins).astype(int), 0, bins - 1)
-        tables["scores"] = np.zeros((len(concerned), 2, bins))
-        for k, c in enumerate(concerned):
-            np.add.at(tables["scores"][k], ((truth == c).astype(int), places[:, c]), 1)
-    return tables
+        concerned = np.array([1]) if n_classes == 2 else np.arange(n_classes)
+        bin_of = np.clip((scores[:, concerned] * bins).astype(int), 0, bins - 1)
+        is_it = truth[:, None] == concerned
+        shape = (len(concerned), 2, bins)
+        cells["scores"] = Cells(shape, (np.arange(len(concerned)) * 2 + is_it) * bins + bin_of)
+    return cells
 
 
 def _probabilities(model: Any, X: Any) -> np.ndarray:

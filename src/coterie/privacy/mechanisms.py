@@ -12,7 +12,7 @@ from typing import Any, Literal
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
-from coterie.privacy.grants import GradientSumGrant, Grant, grid_of, issue
+from coterie.privacy.grants import GradientSumGrant, Grant, issue, steps_in_all
 from coterie.privacy.noise import Law
 from coterie.privacy.observers import Observer
 from coterie.privacy.sampling import STEPS
@@ -163,13 +163,19 @@ class Mechanism:
 
 
 def output_event(change: float, noise_std: float, facts: PartyFacts) -> Gaussian:
-    """The event of Gaussian noise on a finished value that can move by `change` when it is computed exactly.
+    """`grid_event` for a value of as many numbers as a party has coefficients."""
+    return grid_event(change, noise_std, facts.n_coefficients, facts.noise_shares)
+
+
+def grid_event(change: float, noise_std: float, d: int, shares: int = 1) -> Gaussian:
+    """The event of Gaussian noise on a finished value of d numbers that can move by `change` if computed exactly.
 
     The value is put on the noise's grid g first, which moves each of d numbers by at most g/2; whole steps k plus a
     rounded Gaussian round(S Z) are round(k + S Z), a function of a Gaussian release whose sensitivity is change +
-    g sqrt(d). ROUNDED covers the rounding of single operations.
+    g sqrt(d). So is the sum of rounded Gaussians, one from each of `shares` (docs/guarantees.md). ROUNDED covers the
+    rounding of single operations.
     """
-    spread = math.sqrt(facts.n_coefficients) / (STEPS * math.sqrt(facts.noise_shares))
+    spread = math.sqrt(d) / (STEPS * math.sqrt(shares))
     return Gaussian(ratio=(change / noise_std + spread) * (1 + ROUNDED))
 
 
@@ -225,6 +231,6 @@ class GaussianGradient(Mechanism):
             sampled(output_event(change, noise_std, facts), facts),
             priced_for=facts.share(problem),
             noise_std=noise_std,
-            grid=grid_of(noise_std, shares=facts.noise_shares),
+            steps=steps_in_all(facts.noise_shares),
             clip=math.inf if self.clip is None else self.clip,
         )

@@ -147,7 +147,7 @@ def add_up_near(values: jax.Array, near: jax.Array, grid: jax.Array) -> "Subtota
     which must add up to less than 2^53 steps."""
     common = jnp.rint(near / grid)
     high, low = _parts(common)
-    rest = (jnp.rint(values / grid) - common).sum(axis=0)
+    rest = (jnp.rint(values / grid) - common[None]).sum(axis=0)
     return Subtotal(jnp.stack([len(values) * high, len(values) * low + rest]), _SEAL)
 
 

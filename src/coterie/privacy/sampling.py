@@ -9,7 +9,7 @@ arbitrary precision. What comes out has therefore exactly the law of the functio
     rounded gamma      round(S' R V / |V|), R ~ Gamma(d, 1) a sum of exponentials, V ~ N(0, I)    S' = GAMMA_STEPS
 
 *The error of Phi^-1.* `quantile` is Wichura's AS 241 (Applied Statistics 37, 1988), three ratios of polynomials with
-positive coefficients and arguments. With u = 2^-53: the ratios are within 8u of Phi^-1, relatively (proved in ball
+positive coefficients and arguments. With u = 2^-53: the ratios are within 4u of Phi^-1, relatively (proved in ball
 arithmetic by tests/golden/test_quantile.py); a Horner scheme of degree 7 with positive terms has a relative error of at
 most 14u, so two of them, their quotient and the product with q have 30u; the argument (a difference whose terms are at
 most 0.19, or the root of a logarithm, which NumPy gives within 4 units in the last place) adds at most 24u. What the
@@ -316,12 +316,14 @@ def _is_kept(coin: _Number, n: int, steps: float) -> bool:
     while True:
         coin.extend()
         low, high = coin.ends(64)
-        s2 = mp.mpf(steps) ** 2
 
-        def weight(n: int, s2: Any = s2) -> Any:
-            return mp.quad(lambda t: mp.exp(-t * t / (2 * s2)) * mp.cosh(n * t / s2), [-0.5, 0, 0.5])
+        def weight(n: int) -> Any:
+            """c(n) but for a constant: the normal probability of the bin over the density in its middle."""
+            edges = ((n - mp.mpf(0.5)) / steps, (n + mp.mpf(0.5)) / steps)
+            below, above = (mp.erfc(edge / mp.sqrt(2)) for edge in edges)
+            return (below - above) * mp.exp((mp.mpf(n) / steps) ** 2 / 2)
 
-        chance, room = weight(0) / weight(n), mp.ldexp(1, 60 - coin.bits)
+        chance, room = weight(0) / weight(abs(n)), mp.ldexp(1, 100 - coin.bits)
         if high < chance - room:
             return True
         if low > chance + room:

@@ -7,8 +7,8 @@ from typing import Any
 
 from coterie.caches import processor
 from coterie.certificate.software import software
-from coterie.cli.spec.execution import Prepared, Progress, charge, outcome_of
-from coterie.cli.spec.outcome import Outcome
+from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
+from coterie.cli.spec.preparation import Prepared
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
@@ -39,7 +39,7 @@ def execute_on_cluster(
     """The outcome at the first process, None at the others."""
     comm, engine, plan = mpi.world(), prepared.spec.engine, prepared.plan
     mpi.check(plan, comm.size, engine.checkpoint)
-    noise, ledger = None if engine.seed is None else Seeded(engine.seed), prepared.spec.privacy.ledger
+    noise, ledger = None if engine.seed is None else Seeded(engine.seed), prepared.spec.ledger
     identity = {
         **software(),
         "processor": processor(),

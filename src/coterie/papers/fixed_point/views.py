@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-from rich.table import Table
 
 from coterie.algorithms.fixed_point import LocallyNoisedADMM, MemorylessWalk, WalkADMM
 from coterie.algorithms.general import GeneralADMM
@@ -54,18 +53,6 @@ def three_views(plan: Plan, delta: float) -> tuple[View, View, View]:
         else:
             network = View("network", loss, "a party may see every message", published["network"])
     return local, central, network
-
-
-def views_table(plan: Plan, delta: float) -> Table:
-    """Local, central and network loss side by side; what the paper states is marked as published."""
-    table = Table(title=f"ε at δ = {delta:g}, {plan.adjacency}, unit: {plan.unit}")
-    for column in ("view", "certified ε", "published ε", "why"):
-        table.add_column(column, justify="right" if "ε" in column else "left")
-    for view in three_views(plan, delta):
-        certified = "none" if view.certified is None else f"{view.certified:.4g}"
-        stated = "\n".join(f"{p.epsilon:.4g} ({p.theorem}, published)" for p in view.published)
-        table.add_row(view.onlooker, certified, stated or "none", view.why)
-    return table
 
 
 def _published(plan: Plan, delta: float) -> dict[Onlooker, tuple[Published, ...]]:

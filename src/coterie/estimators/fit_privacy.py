@@ -1,9 +1,12 @@
 """What a fitted estimator says about its privacy, for programs; `certificate_` says it for people."""
 
 import dataclasses
+import math
 
 from coterie.certificate import Certificate
+from coterie.facts import Facts
 from coterie.plan import Plan
+from coterie.promise import Privacy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,4 +47,21 @@ def describe(plan: Plan, certificate: Certificate, *, constant_column: bool) -> 
         reproducible=certificate.not_private,
         public_facts=public,
         verdict=certificate.verdict,
+    )
+
+
+def no_privacy(privacy: Privacy, facts: Facts) -> FitPrivacy:
+    """Of the exact optimum."""
+    return FitPrivacy(
+        epsilon=math.inf,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        unit=privacy.unit,
+        party_epsilons=dict.fromkeys(facts.parties, math.inf),
+        views={"everybody": math.inf},
+        total_epsilon=math.inf,
+        total_delta=privacy.delta,
+        reproducible=True,
+        public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_columns": facts.n_features},
+        verdict=("NOT PRIVATE: epsilon is infinite, the exact optimum was released",),
     )

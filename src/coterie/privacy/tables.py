@@ -1,0 +1,37 @@
+"""Noise on tables of counts: one for each party's table, or one for the sum of all."""
+
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.privacy.grants import SumGrant, issue, steps_in_all, steps_of
+from coterie.privacy.mechanisms import grid_event
+from coterie.privacy.release import Contribution, Release, UnitNoise, contribute, seal
+
+
+class TableScales(NamedTuple):
+    noise_std: Any
+    steps: Any
+
+
+class TableGrant(SumGrant):
+    Scales = TableScales
+
+    @classmethod
+    def of(cls, sensitivity: float, multiplier: float, size: int, shares: int = 1) -> "TableGrant":
+        """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours."""
+        noise_std = multiplier * sensitivity
+        event = grid_event(sensitivity, noise_std, size, shares)
+        return issue(cls, event, priced_for=None, noise_std=noise_std, steps=steps_in_all(shares))
+
+    def counted(self, tables: np.ndarray) -> Contribution:
+        """Tables of several parties, (party, cell), for a sum."""
+        return contribute(jnp.asarray(tables))
+
+    def noised(self, tables: np.ndarray, noise: UnitNoise) -> Release:
+        """Each party's own, (party, cell)."""
+        return seal(jnp.asarray(tables), steps_of(noise.value[0]), self._issued_grid())

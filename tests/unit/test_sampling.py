@@ -1,0 +1,178 @@
+"""Draws on a grid have exactly the law of the rounded continuous draw, to the last digit anybody asks for.
+
+A sampler is a function of a number U with unlimited bits. What U leads to which whole number is found by bisection over
+256 bits of it and compared with mpmath: those edges are the sampler's law.
+"""
+
+import hashlib
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from coterie.privacy import sampling
+from coterie.privacy.sampling import GAMMA_STEPS, STEPS
+
+BITS = 256
+DIGITS = 60
+
+
+def from_bits(law, u, steps, **settings):
+    """The draw that the number u / 2^BITS leads to."""
+    word = np.array([[(u >> (BITS - 64)) - 2**63]], np.int64)
+    rest = u & (2 ** (BITS - 64) - 1)
+
+    def more(row, column, k):
+        assert (row, column) == (0, 0)
+        return rest if k == 0 else 0
+
+    return law(word, more, steps, **settings)[0, 0]
+
+
+def edge_of(n, steps, low, high):
+    """The least u between these that leads beyond n."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if from_bits(sampling.rounded_gaussian, middle, steps) <= n else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("steps", [STEPS, 3.7, 2.0**26 / math.sqrt(5)])
+@pytest.mark.parametrize("where", [-9.7, -8.3, -4.763, -1.44, -0.3, 0.0, 1.0, 4.77, 9.2, 12.0])
+def test_the_edges_of_its_bins_are_those_of_the_normal_law_to_forty_digits(where, steps):
+    """Centre, branches of the quantile, and tails beyond what 64 bits reach."""
+    n = math.floor(where * steps)
+    with mpmath.workprec(BITS + 100):
+        exact = mpmath.ncdf((mpmath.mpf(n) + 0.5) / steps)
+        start = int(mpmath.floor(exact * mpmath.mpf(2) ** BITS))
+        found = edge_of(n, steps, max(start - 2**20, 0), min(start + 2**20, 2**BITS - 1))
+        # as a probability of what lies beyond, so that digits of small tails count
+        tail = exact if where < 0 else 1 - exact
+        ours = mpmath.mpf(found) / mpmath.mpf(2) ** BITS
+        ours = ours if where < 0 else 1 - ours
+        assert abs(ours / tail - 1) < mpmath.mpf(10) ** -40
+
+
+def test_nothing_stops_in_the_tails():
+    """All bits zero lead to the end of what 256 bits can tell, beyond 18 standard deviations, on both sides."""
+    for u, sign in ((1, -1), (2**BITS - 2, 1)):
+        found = from_bits(sampling.rounded_gaussian, u, STEPS)
+        with mpmath.workprec(BITS + 100):
+            exact = sign * -mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(2) ** (1 - BITS) - 1)
+        assert abs(found / STEPS - float(exact)) < 0.1
+        assert sign * found > 18 * STEPS
+
+
+def words(rng, *shape):
+    return rng.integers(-(2**63), 2**63 - 1, size=shape, dtype=np.int64, endpoint=True)
+
+
+def hashed_more(rng):
+    salt = int(rng.integers(2**62))
+    return lambda row, column, k: hash_bits((salt, row, column, k))
+
+
+def hash_bits(key):
+    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=24).digest(), "little")
+
+
+@pytest.mark.parametrize("law", ["rounded_gaussian", "rounded_gamma_sphere"])
+def test_fast_draws_are_those_of_arbitrary_precision(law, monkeypatch):
+    """Every draw of a thousand is decided again with all its bits."""
+    rng = np.random.default_rng(3)
+    many, more = words(rng, 250, 4), hashed_more(rng)
+    fast = getattr(sampling, law)(many, more)
+    if law == "rounded_gaussian":
+        exact = [
+            [sampling._rounded_exactly(sampling._Number(many, i, j, more), STEPS) for j in range(4)] for i in range(250)
+        ]
+    else:
+        exact = [sampling._rounded_gamma_exactly(many, row, more, GAMMA_STEPS) for row in range(250)]
+    np.testing.assert_array_equal(fast, exact)
+
+
+def test_doubtful_draws_are_noticed():
+    """Words whose numbers lie on an edge, within what the word leaves open: the next bits decide."""
+    for n in (0, 12345, -(2**25), 3 * 2**26):
+        with mpmath.workprec(400):
+            edge = mpmath.ncdf((mpmath.mpf(n) + 0.5) / STEPS)
+            word = int(mpmath.floor(edge * 2**64))
+        both = [from_bits(sampling.rounded_gaussian, (word << 192) + rest, STEPS) for rest in (0, 2**192 - 1)]
+        assert both == [n, n + 1]
+
+
+def test_rounded_gaussians_follow_their_law():
+    """400,000 seeded draws with 2 steps a deviation, cell by cell: chi-square at 1e-4; a deviation off by 1 % fails."""
+    rng = np.random.default_rng(8)
+    found = sampling.rounded_gaussian(words(rng, 400, 1000), hashed_more(rng), 2.0).ravel()
+    for factor, accepted in ((1.0, True), (0.99, False), (1.01, False)):
+        edges = np.arange(-7.5, 8.5)
+        inner = np.diff(stats.norm.cdf(edges / (2.0 * factor)))
+        expected = np.array([1 - inner.sum(), *inner]) * found.size
+        counts = np.histogram(found, edges)[0]
+        observed = np.array([found.size - counts.sum(), *counts])
+        assert (stats.chisquare(observed, expected).pvalue > 1e-4) == accepted
+
+
+@pytest.mark.parametrize("steps", [1.0, 1.7, 4.0])
+def test_discrete_gaussians_follow_their_law(steps):
+    """Chi-square at 1e-4, of 10,000 seeded draws; the rounded Gaussian they are made from is refused at one step a
+    deviation, where the two laws differ most."""
+    rng = np.random.default_rng(11)
+    found = sampling.discrete_gaussian(words(rng, 100, 200), hashed_more(rng), steps).ravel()
+    n = np.arange(-int(6 * steps), int(6 * steps) + 1)
+    weights = np.exp(-(n**2) / (2 * steps**2))
+    expected = weights / weights.sum() * found.size
+    counts = np.array([(found == k).sum() for k in n])
+    keep = expected > 5
+    keep_counts = np.array([*counts[keep], found.size - counts[keep].sum()])
+    keep_expected = np.array([*expected[keep], found.size - expected[keep].sum()])
+    assert stats.chisquare(keep_counts, keep_expected).pvalue > 1e-4
+    if steps == 1.0:
+        rounded = sampling.rounded_gaussian(words(rng, 100, 100), hashed_more(rng), steps).ravel()
+        counts = np.array([(rounded == k).sum() for k in n])
+        keep_counts = np.array([*counts[keep], rounded.size - counts[keep].sum()])
+        assert stats.chisquare(keep_counts, keep_expected).pvalue < 1e-4
+
+
+def test_the_chance_to_keep_a_proposal_is_what_makes_it_discrete():
+    """c(0)/c(n) times the rounded Gaussian's probability is proportional to exp(-n^2/2s^2), to 40 digits."""
+    steps = 3.0
+    with mpmath.workprec(300):
+        ratios = []
+        for n in (0, 1, 5, 30):
+            low, high = 0, 2**BITS
+            while high - low > 1:  # of coins that keep n
+                middle = (low + high) // 2
+                coin = sampling._Number(np.array([[(middle >> 192) - 2**63]]), 0, 0, _rest(middle))
+                low, high = (middle, high) if sampling._is_kept(coin, n, steps) else (low, middle)
+            kept = mpmath.mpf(high) / mpmath.mpf(2) ** BITS
+            rounded = mpmath.ncdf((n + mpmath.mpf(0.5)) / steps) - mpmath.ncdf((n - mpmath.mpf(0.5)) / steps)
+            ratios.append(kept * rounded / mpmath.exp(-(mpmath.mpf(n) ** 2) / (2 * mpmath.mpf(steps) ** 2)))
+        assert all(abs(ratio / ratios[0] - 1) < mpmath.mpf(10) ** -40 for ratio in ratios)
+
+
+def _rest(u):
+    return lambda row, column, k: u & (2**192 - 1) if k == 0 else 0
+
+
+def test_unrounded_draws_are_as_near_as_they_say():
+    rng = np.random.default_rng(5)
+    many, more = words(rng, 40, 12), hashed_more(rng)
+    many[0, 0], many[0, 7] = -(2**63) + 5, 2**63 - 3  # far out: completed
+    normal, gamma = sampling.gaussian(many, more), sampling.gamma_sphere(many, more)
+    for row in range(40):
+        exact = [float(sampling._normal(sampling._Number(many, row, j, more), 256)) for j in range(12)]
+        assert np.abs(normal[row] - exact).max() <= sampling.NORMAL_ERROR
+        fine = sampling._rounded_gamma_exactly(many, row, more, 2.0**60) / 2.0**60
+        allowed = sampling.GAMMA_ERROR * (np.linalg.norm(fine) + 6)
+        assert np.linalg.norm(gamma[row] - fine) <= allowed
+    assert abs(normal[0, 0]) > 8.8
+    assert abs(normal[0, 7]) > 8.8
+
+
+@pytest.mark.parametrize("d", [1, 7, 105])
+def test_gamma_norms_beyond_the_stated_one_are_as_rare_as_stated(d):
+    assert stats.gamma(d).sf(sampling.largest_gamma(d)) <= sampling.GAMMA_TAIL
