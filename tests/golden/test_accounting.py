@@ -283,7 +283,9 @@ def test_a_person_at_every_party_moves_one_sum_by_all_of_them(channel):
     )
     problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", facts, rounds=10, adjacency="replace-one", people_span_parties=True)
-    assert plan.epsilon(1e-6) == pytest.approx(accountants.gaussian_epsilon([(Gaussian(25 / 20), 10)], 1e-6), rel=1e-9)
+    continuous = accountants.gaussian_epsilon([(Gaussian(25 / 20), 10)], 1e-6)
+    # a grid costs next to nothing, and more than nothing
+    assert continuous < plan.epsilon(1e-6) < continuous * (1 + 1e-6)
 
 
 def test_a_curve_that_is_not_a_number_proves_nothing():

@@ -27,21 +27,24 @@ def check(bench: Workbench) -> Measured:
             quiet[place] = 0.0
     theirs = run(plan, neighbour, noise=Prepared(quiet, seed=bench.seed)).releases[0]
     grid = _grids(plan)
-    on_grid = reached(released, np.zeros_like(released), grid)
-    first = reached(released[0], theirs[0], grid[0])
-    fraction = float(np.mean(np.concatenate([on_grid.ravel(), first.ravel()])))
+    fraction = float(
+        np.mean(np.concatenate([reached(released[0], theirs[0], grid[0]), *_whole(released[1:], grid[1:])]))
+    )
     detail = "" if fraction == 1 else f"{1 - fraction:.1%} of released numbers could not have come from the neighbour"
     return Measured(stated=bench.stated, sound=fraction == 1, detail=detail)
 
 
 def reached(released: np.ndarray, value: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Where `released` is what the door makes of `value` and some whole number of steps of noise."""
-    k = np.rint(value / grid)
-    n = np.rint(released / grid) - k
-    steps = k + n
-    # beyond 2^53 the quotient itself is rounded, to one of the neighbours of what was multiplied
-    candidates = [steps, np.nextafter(steps, np.inf), np.nextafter(steps, -np.inf)]
-    return np.any([(np.rint(steps) == steps) & (steps * grid == released) for steps in candidates], axis=0)
+    """Where `released` is what the door makes of `value`, which went through it without noise, and some whole number of
+    steps of noise: where both are whole numbers of steps."""
+    return _whole(released, grid) & _whole(value, grid)
+
+
+def _whole(released: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    steps = np.rint(released / grid)
+    # of large numbers of steps product and quotient are rounded, so the right one may be next to what is found
+    apart = np.maximum(1.0, np.spacing(np.abs(steps)))
+    return np.any([(steps + k * apart) * grid == released for k in range(-2, 3)], axis=0)
 
 
 def _drawn(plan: Plan) -> np.ndarray:
