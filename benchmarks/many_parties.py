@@ -25,12 +25,12 @@ import jax
 import networkx as nx
 import numpy as np
 from baselines import graph_lbfgs
+from coterie.engines.argmins import ENOUGH_WORK
 from figures import RATIO, Figure, Laps, in_new_process
 from threadpoolctl import threadpool_limits
 
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.data import Federation
-from coterie.engines.argmins import ENOUGH_WORK
 from coterie.engines.in_process import run
 from coterie.facts import Facts
 from coterie.plan import Plan

@@ -20,8 +20,8 @@ from coterie.plan import Plan
 from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, NoNoise, PenaltyPerturbation
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem
-from coterie.problems.local import Records
 from coterie.problems.losses import Loss
+from coterie.problems.problem import Records
 from coterie.schedules import Schedule
 from coterie.theory.errata_entry import DVP, MR, PP, Erratum, bound
 from coterie.theory.published import (
