@@ -92,7 +92,14 @@ def run(
 
     with set_up():
         _together(comm, lambda: saved.begin(common) if saved is not None and comm.rank == 0 else None)
-        return _together(comm, ready).go(saved, every, progress)
+        if saved is not None and comm.bcast(_together(comm, lambda: saved.finished)):
+            _together(comm, lambda: saved.check(common))
+            releases, _ = _together(comm, lambda: saved.load(plan.n_rounds, 0))
+            return _gathered(plan, comm, releases, reproducible=isinstance(noise, Seeded))
+        transcript = _together(comm, ready).go(saved, every, progress)
+        if saved is not None and comm.rank == 0:
+            saved.finish()
+        return transcript
 
 
 def check(plan: Plan, n_ranks: int, checkpoint: Path | None) -> None:
@@ -193,7 +200,7 @@ class _Rank:
                     saved.all_saved(unsaved)
         if progress is not None and self.comm.rank == 0:
             progress(n_rounds, n_rounds)
-        return self._transcript(np.stack(done))
+        return _gathered(self.plan, self.comm, np.stack(done), reproducible=self.source.reproducible)
 
     def _again(self, saved: Checkpoint) -> list[np.ndarray]:
         """What was released before, and the public state that follows from it."""
@@ -280,12 +287,13 @@ class _Rank:
             received = np.concatenate(self.comm.allgather(released))
         self.public = self.algorithm.combine(float(t), self.public, jnp.asarray(received), self.topology)
 
-    def _transcript(self, releases: np.ndarray) -> Transcript | None:
-        """(1, rounds, parties, d) at rank 0."""
-        if not self.plan.algorithm.channel.aggregates:
-            parts = self.comm.gather(releases)
-            releases = np.concatenate(parts, axis=1) if parts is not None else releases
-        return Transcript(self.plan, releases[None], self.source.reproducible) if self.comm.rank == 0 else None
+
+def _gathered(plan: Plan, comm: Any, releases: np.ndarray, *, reproducible: bool) -> Transcript | None:
+    """At rank 0, from what each rank has of it, (rounds, parties, d)."""
+    if not plan.algorithm.channel.aggregates:
+        parts = comm.gather(releases)
+        releases = np.concatenate(parts, axis=1) if parts is not None else releases
+    return Transcript(plan, releases[None], reproducible) if comm.rank == 0 else None
 
 
 class _Exchange:

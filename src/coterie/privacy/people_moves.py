@@ -5,8 +5,8 @@ For everybody at work, with centre z, state u, record (x, y) of weight w and k =
     start = x . (2z - u) curvature / k          slope = (start - y) / (1 + w |x|^2 / k)
     move  = (2z - u - (w / curvature) slope x) / (1 + l2 / curvature) - z
 
-which is `proximal_grants._clipped_move` with the minimiser in closed form (`minimisers.one_record`). The move is
-clipped to the grant's radius, is nothing where moves are clipped and the record says nothing, and is not a number where it
+which is `proximal_grants._clipped_move` with the minimiser in closed form (`minimisers`). The move is clipped
+to the grant's radius, is nothing where moves are clipped and the record says nothing, and is not a number where it
 misses a tolerance that the price relies on. State and sum grow by 2 relaxation times it, in the sum each on the grid of
 the noise; with whole steps of noise added, the sum is released (`release.seal_total`).
 
