@@ -9,7 +9,7 @@ from coterie.minimisers.native.logistic import exponential, slope_and_bend
 from coterie.minimisers.native.parties import dense_rows, minimise_each, minimise_sixteen, single_rows, sparse_party
 from coterie.native import kernels
 from coterie.native.kernels import jit, kernel
-from coterie.native.lanes import LANES, aligned, largest, load, store, total, where_positive
+from coterie.native.vectors import LANES, aligned, largest, load, store, total, where_positive
 
 RNG_SEED = 0
 

@@ -1,7 +1,7 @@
 """Which way rounds are run: one table of paths, each with the conditions under which it is taken, in words.
 
 There are three ways: any algorithm (`rounds`), graph algorithms with a minimiser of several parties (`argmin`), and
-people with one record each (`people`, `people_at_work`). The first path of the table whose conditions all hold is
+people with one record each (`people`, `people_native`). The first path of the table whose conditions all hold is
 taken. What is released is the same on every path, up to the plan's tolerance.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from coterie import native
-from coterie.engines import people, people_at_work, rounds
+from coterie.engines import people, people_native, rounds
 from coterie.engines.argmin import Argmins, come_apart
 from coterie.engines.groups import PlanGroup
 from coterie.errors import InputError
@@ -41,7 +41,7 @@ class Paths:
     native_sparse: int = 3  # features for each place in a row, from which on rows are kept sparse
     # of one party with dense rows: more share matrix products in XLA, which are faster then
     native_few_problems: int = 4
-    people_work: float = people_at_work.ENOUGH_WORK
+    people_work: float = people_native.ENOUGH_WORK
     together_from: float = 2**14  # records x features of a party, from which on minimisations are solved together
     matrices_on: tuple[str, ...] = ("gpu",)
     matrices_most_scores: float = 2**28  # records x problems: bounds memory, and so does
@@ -143,7 +143,7 @@ def _fits_in_memory(work: Work) -> bool:
 
 
 def _people_fit(work: Work) -> bool:
-    return people_at_work.fits(work.plan, work.impairments, work.repeats, work.paths.people_work)
+    return people_native.fits(work.plan, work.impairments, work.repeats, work.paths.people_work)
 
 
 def _solved_together(work: Work) -> bool:
@@ -187,7 +187,7 @@ def _start_machine_code(groups: Sequence[PlanGroup], work: Work) -> Advance:
 def _start_people_in_machine_code(groups: Sequence[PlanGroup], work: Work) -> Advance:
     [group] = groups
     records = make_buckets(work.plan.problem, work.shards)[0]
-    runs = people_at_work.Runs(group.plan, records, group.source, group.repeats)
+    runs = people_native.Runs(group.plan, records, group.source, group.repeats)
     return lambda groups, start, count, inputs: [runs.advance(start, count)]
 
 
@@ -258,7 +258,7 @@ PATHS = (
             ("people with one record and squared loss, whose sum a curator noises, and enough work", _people_fit),
         ),
         start=_start_people_in_machine_code,
-        block=lambda work: people_at_work.block_length(work.plan, work.repeats, work.paths.blocks),
+        block=lambda work: people_native.block_length(work.plan, work.repeats, work.paths.blocks),
         alone=True,
         draws=True,
     ),

@@ -87,7 +87,7 @@ class _SparseParties(_Parties):
         return room(self.most_rows, self.d, sparse=True)
 
     def tasks(self, batch):
-        from coterie.native.lanes import LANES
+        from coterie.native.vectors import LANES
 
         n_problems, tasks = len(batch.curvature), []
         for party in range(self.n_parties):

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.minimisers.native.passes import add_curvature, add_curvature_matrix, add_gradient, curvature_trace
 from coterie.native.kernels import jit
-from coterie.native.lanes import (
+from coterie.native.vectors import (
     LANES,
     aligned,
     double,

@@ -13,7 +13,7 @@ from coterie.minimisers.native.dense import DenseRows
 from coterie.minimisers.native.newton import minimise
 from coterie.minimisers.native.sparse import COMMON, SparseRows
 from coterie.native.kernels import kernel
-from coterie.native.lanes import LANES, aligned, load, single, store
+from coterie.native.vectors import LANES, aligned, load, single, store
 
 
 class SparseParty(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.algorithms import SumNoisedADMM
 from coterie.data import Federation
-from coterie.engines import in_process, people_at_work
+from coterie.engines import in_process, people_native
 from coterie.engines.paths import Paths
 from coterie.errors import LocalSolveError
 from coterie.network.channels import Curator, SecureSum
@@ -94,8 +94,8 @@ def test_it_releases_what_the_general_way_releases(case, crowd):
 def test_blocks_go_on_where_the_last_one_ended(case, crowd, monkeypatch):
     plan = make_plan(crowd, **{**CASES[case], "rounds": 23})
     whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
-    monkeypatch.setattr(people_at_work, "BLOCK_WORK", 1)
-    assert people_at_work.block_length(plan, REPEATS, 20) == 2
+    monkeypatch.setattr(people_native, "BLOCK_WORK", 1)
+    assert people_native.block_length(plan, REPEATS, 20) == 2
     assert np.array_equal(run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases, whole)
 
 
@@ -142,7 +142,7 @@ def test_plans_side_by_side_release_what_each_releases_alone(crowd):
 def test_an_interrupted_run_keeps_whole_blocks(crowd, monkeypatch):
     plan = make_plan(crowd, rounds=30)
     whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
-    monkeypatch.setattr(people_at_work, "BLOCK_WORK", 1)
+    monkeypatch.setattr(people_native, "BLOCK_WORK", 1)
 
     def stop(done, of):
         if done == 6:
@@ -170,7 +170,7 @@ def test_a_step_that_misses_the_tolerance_is_not_released(crowd, monkeypatch):
 def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
     """Also under scales that no plan with squared loss has: moves that are not clipped, and a price that relies on the
     tolerance."""
-    from coterie.native import lanes, moves
+    from coterie.native import moves, vectors
 
     records = Records(X[:, None], Y[:, None], WEIGHTS[:, None])
     scales = ProxScales(0.8, l2, 0.7, radius, 0.4, 0.0, tolerance, strict)
@@ -186,7 +186,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
 
     states, ahead, out = moves.in_lanes(u, extra_rows=1), z_hat.copy(), unit.copy()
     issued = {name: np.array([getattr(scales, name)]) for name in moves.Scales._fields}
-    room = lanes.aligned(3 * moves.chunks(D), lanes.LANES)
+    room = vectors.aligned(3 * moves.chunks(D), vectors.LANES)
     begins, ends, centre = np.array([0]), np.array([5]), moves.Centre(0.9, 0.1, float(N))
     people = people_moves.people_of(records, np.array([radius]))
     moves.advance(people, moves.Scales(**issued), centre, who, begins, ends, states, ahead, room, out)
@@ -199,7 +199,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
 
 
 def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
-    assert people_at_work.fits(make_plan(crowd), None, 1, 0)
+    assert people_native.fits(make_plan(crowd), None, 1, 0)
     others = [
         make_plan(crowd, loss=Huber(0.5)),
         make_plan(crowd, penalty=Ball(2.0)),
@@ -208,15 +208,15 @@ def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
     ]
     pairs = Federation.from_arrays(X[:40], Y[:40], parties=np.arange(40) // 2, row_norm=4.0, label_bound=3.0)
     for plan in [*others, make_plan(pairs)]:
-        assert not people_at_work.fits(plan, None, 1, 0)
-    monkeypatch.setattr(people_at_work.native, "available", lambda: False)
-    assert not people_at_work.fits(make_plan(crowd), None, 1, 0)
+        assert not people_native.fits(plan, None, 1, 0)
+    monkeypatch.setattr(people_native.native, "available", lambda: False)
+    assert not people_native.fits(make_plan(crowd), None, 1, 0)
 
 
 def test_little_work_does_not_load_numba(crowd):
     plan = make_plan(crowd)
-    assert not people_at_work.fits(plan, None, 1)
+    assert not people_native.fits(plan, None, 1)
     longer = dataclasses.replace(plan, n_rounds=10**6)
-    assert people_at_work.fits(longer, None, 1)
-    assert people_at_work.block_length(longer, 1, 20) == 10**6
-    assert people_at_work.block_length(longer, 100, 20) == 10**6 // 20
+    assert people_native.fits(longer, None, 1)
+    assert people_native.block_length(longer, 1, 20) == 10**6
+    assert people_native.block_length(longer, 100, 20) == 10**6 // 20
