@@ -38,7 +38,8 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "reachability": reachability.check,
 }
 STATISTICAL = ("game", "noise-law", "canary")
-THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law")  # the others look at single steps
+# the others look at single steps
+THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law", "reachability")
 QUICK = ("control-flow", "gaussian-view", "game", "sensitivity", "reachability")
 
 Progress = Callable[[int, int], None]

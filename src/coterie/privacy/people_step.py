@@ -62,7 +62,7 @@ def advance_people(
     after = PeopleStates(
         states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
     )
-    each = after.common + rows * after.share[:, None]
+    each = after.common[None] + rows * after.share[:, None]
     return jax.tree.map(keep, after), add_up_near(contribute(each).value, after.common, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
 
 
