@@ -7,7 +7,7 @@ M-ADMM with Gaussian noise and logistic loss. How the time of a round grows is t
 with one thing varied at a time: parties, records of a party, neighbours of a party. What a party minimises takes nearly
 all of a round, so neighbours are also varied with the exchange alone, which is `inbox` and `combine`. Compiling is left
 out, and each time is that of the least disturbed block of rounds of three runs, in plans that are long enough for
-machine code (`engines/argmins.py`), as one of a hundred rounds is. `--run` is one whole run, from arrays to transcript;
+machine code (`minimisers/native`), as one of a hundred rounds is. `--run` is one whole run, from arrays to transcript;
 its memory is the largest resident set of a process that does nothing else. Quick: the comparison with a plain program
 alone.
 
@@ -30,8 +30,8 @@ from threadpoolctl import threadpool_limits
 
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.data import Federation
-from coterie.engines.argmins import ENOUGH_WORK
 from coterie.engines.in_process import run
+from coterie.engines.paths import Paths
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
@@ -83,7 +83,7 @@ def make_plan(facts: Facts, n_rounds: int, degree: int = DEGREE, multiplier: flo
 
 
 def enough_rounds(n_parties: int, n_records: int) -> int:
-    return -(-ENOUGH_WORK // (n_parties * n_records * N_FEATURES))
+    return -(-Paths().native_work // (n_parties * n_records * N_FEATURES))
 
 
 def round_seconds(n_parties: int, n_records: int, degree: int = DEGREE) -> float:

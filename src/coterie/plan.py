@@ -28,8 +28,7 @@ from coterie.privacy.mechanisms import PartyFacts, Unit
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.observers import Observer, check_observer
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
-from coterie.problems.local import Records
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 from coterie.serialise import canonical, decode, digest, serialisable
 
 

@@ -24,8 +24,9 @@ from coterie.algorithms import (
     fixed_point_admm,
 )
 from coterie.data import Federation
-from coterie.engines import argmins, mpi
+from coterie.engines import mpi
 from coterie.engines.in_process import run
+from coterie.engines.paths import Paths
 from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
@@ -68,11 +69,12 @@ def plan_of(name: str, rounds: int) -> Plan:
 
 def compare(names: list[str]) -> None:
     for name in names:
-        if name.endswith("-native"):
-            argmins.ENOUGH_WORK, name = 0, name.removesuffix("-native")
+        paths = Paths(native_work=0) if name.endswith("-native") else Paths()
+        name = name.removesuffix("-native")
         plan = plan_of(name, 1 if name == "one-release" else 5)
         asked = []
-        transcript = mpi.run(plan, lambda party: asked.append(party) or DATA.shards[party], noise=Seeded(3))  # noqa: B023
+        shard_of = lambda party: asked.append(party) or DATA.shards[party]  # noqa: B023, E731
+        transcript = mpi.run(plan, shard_of, noise=Seeded(3), paths=paths)
         assert len(asked) < len(SIZES) or mpi.world().size == 1, "only own parties' records may be asked for"
         if transcript is not None:
             reference = run(plan, DATA, noise=Seeded(3))

@@ -102,14 +102,14 @@ def test_ctrl_c_leaves_a_readable_partial_transcript(tmp_path):
     out = tmp_path / "stopped"
     script = f"""
 import os, signal, sys
-from coterie.engines.tracks import Track
+from coterie.engines.groups import PlanGroup
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs this in the background may have it ignored
-keep = Track.keep
+keep = PlanGroup.keep
 def interrupted(self, released, start):
     if start == 3:
         os.kill(os.getpid(), signal.SIGINT)
     return keep(self, released, start)
-Track.keep = interrupted
+PlanGroup.keep = interrupted
 from coterie.cli.main import main
 sys.argv = ["coterie", "demo", "--seed", "0", "--json", "--out", {str(out)!r}]
 main()

@@ -9,11 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.algorithms import fixed_point_admm
+from coterie.data import Federation
+from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.ranks import Layout, split
 from coterie.errors import InputError
+from coterie.network.channels import Curator
 from coterie.network.topology import make_topology
-from coterie.privacy.keyed_noise import KeyedEntropy
+from coterie.plan import Plan
+from coterie.privacy.noise import KeyedEntropy, Seeded
+from coterie.problems import L2, Logistic, Problem
 
 HERE = Path(__file__).parent
 # processes that wait give way to those that work: there may be fewer cores than processes
@@ -123,6 +129,41 @@ def test_blocks_that_a_crash_left_over_are_not_read_twice(saved):
     assert np.array_equal(saved.load(20, 0)[0], rounds)
     with pytest.raises(InputError, match="is not complete"):
         saved.load(21, 0)
+
+
+class Alone:
+    """The only process there is."""
+
+    rank, size = 0, 1
+
+    def __getattr__(self, name):
+        return {"gather": lambda a: [a], "Barrier": lambda: None}.get(name, lambda a, **_: a)
+
+    def Reduce(self, part, total, root):  # noqa: N802 - MPI's name
+        total[...] = part
+
+
+def test_the_engine_removes_the_key_with_the_last_round_and_keeps_what_was_released(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 3))
+    data = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), parties=np.arange(30) % 3, labels=(0, 1))
+    algorithm = fixed_point_admm(channel=Curator(), penalty=L2(1.0), step=0.3, noise_multiplier=1.0)
+    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=4, adjacency="replace-one")
+    directory, asked = tmp_path / "c", []
+
+    def run(shard_of):
+        return mpi.run(plan, shard_of, checkpoint=directory, every=2, comm=Alone())
+
+    released = run(lambda party: asked.append(party) or data.shards[party]).releases
+    assert asked
+    assert Checkpoint(directory, rank=0).finished
+    assert b"key" not in b"".join(path.read_bytes() for path in directory.glob("*.json"))
+    assert not [*directory.glob("private-*"), *directory.glob("records-*")]
+    again = run(lambda party: pytest.fail("nothing is left to compute")).releases
+    assert np.array_equal(again, released)
+    with pytest.raises(InputError, match="was made with seed"):
+        mpi.run(plan, lambda party: None, checkpoint=directory, noise=Seeded(1), comm=Alone())
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])

@@ -7,8 +7,10 @@ import pytest
 
 from coterie.algorithms import fixed_point_admm
 from coterie.data import Federation
-from coterie.engines import in_process, people
+from coterie.engines import people
 from coterie.engines.in_process import run
+from coterie.engines.paths import Paths
+from coterie.minimisers.batches import make_buckets
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import Sample
 from coterie.plan import Plan
@@ -16,6 +18,7 @@ from coterie.privacy.noise import Seeded
 from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
 
 N, D = 40, 5
+GENERAL = Paths(only=("general",))
 RNG = np.random.default_rng(3)
 X, SCORE = RNG.normal(size=(N, D)), RNG.normal(size=N)
 
@@ -52,22 +55,21 @@ CASES = [
 
 @pytest.mark.parametrize(("loss", "settings"), CASES, ids=lambda c: type(c).__name__)
 @pytest.mark.parametrize("rows", [X, np.asarray(0.2 * X, np.float32).astype(float)], ids=["double", "single"])
-def test_it_releases_what_the_general_way_releases(loss, settings, rows, monkeypatch):
+def test_it_releases_what_the_general_way_releases(loss, settings, rows):
     data = federation(loss, rows)
     plan = make_plan(loss, data, **settings)
     assert people.fits(plan, None)
     short = run(plan, data, noise=Seeded(1), repeats=2).releases
-    monkeypatch.setattr(in_process.people, "fits", lambda plan, impairments: False)
-    general = run(plan, data, noise=Seeded(1), repeats=2).releases
+    general = run(plan, data, noise=Seeded(1), repeats=2, paths=GENERAL).releases
     np.testing.assert_allclose(short, general, rtol=1e-10, atol=1e-10)
 
 
 def test_rows_are_kept_in_single_precision_only_where_that_loses_nothing():
     exact = np.asarray(0.2 * X, np.float32).astype(float)
-    kept = people.rows(in_process.make_buckets(PROBLEM, federation(Logistic(), exact).shards)[0])
+    kept = people.rows(make_buckets(PROBLEM, federation(Logistic(), exact).shards)[0])
     assert kept.X.dtype == np.float32
     assert np.array_equal(kept.X, exact)
-    longer = people.rows(in_process.make_buckets(PROBLEM, federation(Logistic(), 0.2 * X).shards)[0])
+    longer = people.rows(make_buckets(PROBLEM, federation(Logistic(), 0.2 * X).shards)[0])
     assert longer.X.dtype == np.float64
 
 
@@ -96,6 +98,5 @@ def test_people_for_whom_a_few_steps_are_too_few_are_searched_for(monkeypatch):
     plan = Plan.make(algorithm, PROBLEM, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
     short = run(plan, data, noise=Seeded(1), repeats=2).releases
     assert searched
-    monkeypatch.setattr(in_process.people, "fits", lambda plan, impairments: False)
-    general = run(plan, data, noise=Seeded(1), repeats=2).releases
+    general = run(plan, data, noise=Seeded(1), repeats=2, paths=GENERAL).releases
     np.testing.assert_allclose(short, general, rtol=1e-10, atol=1e-10)

@@ -7,16 +7,18 @@ from coterie.algorithms import DualPerturbedADMM, NoisyGradientDescent, PenaltyP
 from coterie.data import Federation
 from coterie.engines import in_process, rounds
 from coterie.engines.in_process import run, run_many
+from coterie.engines.paths import Paths
 from coterie.errors import InputError
+from coterie.minimisers.shared import SharedCurvature
 from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation
-from coterie.problems import L2, Logistic, Problem, local, shared
-from coterie.problems.shared import SMALLEST
+from coterie.problems import L2, Logistic, Problem
 from coterie.schedules import Schedule
 
+SMALLEST = Paths().together_from
 PROBLEM = Problem(loss=Logistic(), penalty=L2(2.0), record_weight=1.0)
 D = 5
 
@@ -90,22 +92,22 @@ def test_minimisations_that_are_solved_together_end_where_each_alone_ends():
 
 
 def test_a_block_in_which_one_missed_its_tolerance_is_computed_again(monkeypatch):
-    """Solved together in one try; then with the other solver in the program, which is compiled only now."""
+    """Solved together first; then by the plain minimiser, which is compiled only now."""
     large = make_federation((-(-SMALLEST // D), -(-SMALLEST // D)))
     plan = plan_of(large, penalty_perturbed(1.0), rounds=3)
     right = run(plan, large, noise=Seeded(0), repeats=2).releases
-    minimise_together, tries = shared.minimise_together, []
+    minimise, tries = SharedCurvature.minimise, []
 
     def missed(*arguments):
-        f, bound = minimise_together(*arguments)
-        tries.append(local._one_try.get())
+        f, bound = minimise(*arguments)
+        tries.append("together")
         return f.at[1].set(7.0), bound.at[1].set(1.0)
 
-    monkeypatch.setattr(shared, "minimise_together", missed)
+    monkeypatch.setattr(SharedCurvature, "minimise", missed)
     rounds.compiled.cache_clear()
     releases = run(plan, large, noise=Seeded(0), repeats=2).releases
     rounds.compiled.cache_clear()
-    assert tries == [True, False]
+    assert tries == ["together"]
     assert np.abs(releases - right).max() <= 1e-8 * np.abs(right).max()
 
 

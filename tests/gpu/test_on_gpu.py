@@ -6,13 +6,15 @@ import pytest
 
 from coterie.algorithms import DualPerturbedADMM, RecycledADMM, fixed_point_admm
 from coterie.data import Federation
-from coterie.engines import at_once, people
+from coterie.engines import people
 from coterie.engines.in_process import run, run_many
+from coterie.engines.paths import Paths
+from coterie.minimisers import shared
 from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation
-from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared, shared
+from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
 
 pytestmark = pytest.mark.skipif(
     jax.default_backend() != "gpu", reason=f"needs a GPU, and JAX finds only the {jax.default_backend()}"
@@ -57,14 +59,14 @@ def test_graph_family_with_shared_solves():
     parties, n_records, d = 4, 500, 40
     data = labelled(parties * n_records, d, True, parties=np.arange(parties * n_records) % parties)
     loss, penalty = Logistic(), L2(1.0)
-    assert shared.applies(loss, penalty, n_records * d)
+    assert shared.applies(loss, penalty, n_records * d, Paths().together_from)
     algorithm = DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=4.0), dual_step=1.0)
     problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=6, adjacency="replace-one")
     assert_same_on_both(plan, data, repeats=3)
 
 
-def test_plans_at_once(monkeypatch):
+def test_plans_in_one_program():
     """Several algorithms and levels of noise; against the general program on the same device."""
     sizes = [700, 720, 1500]
     data = labelled(sum(sizes), 40, True, parties=np.repeat(np.arange(len(sizes)), sizes))
@@ -79,15 +81,12 @@ def test_plans_at_once(monkeypatch):
         Plan.make(algorithm, problem, "complete", data.facts, rounds=rounds, adjacency="replace-one")
         for algorithm, rounds in zip(algorithms, (12, 12, 5), strict=True)
     ]
-    programs, compiled = [], at_once.compiled
-    monkeypatch.setattr(at_once, "compiled", lambda several: programs.append(len(several)) or compiled(several))
-    found = run_many(plans, data, noise=Seeded(1), repeats=4)
-    assert programs == [2, 1]
-    monkeypatch.setattr(at_once, "fits", lambda *_: False)
-    for transcript, right in zip(found, run_many(plans, data, noise=Seeded(1), repeats=4), strict=True):
+    taken, general = [], Paths(only=("general",))
+    found = run_many(plans, data, noise=Seeded(1), repeats=4, explain=lambda choice: taken.append(choice.path.name))
+    assert taken == ["argmin by matrices"]
+    for transcript, right in zip(found, run_many(plans, data, noise=Seeded(1), repeats=4, paths=general), strict=True):
         scale = np.abs(right.releases).max()
         np.testing.assert_allclose(transcript.releases, right.releases, rtol=0, atol=1e-8 * scale)
-    assert programs == [2, 1]
 
 
 @pytest.mark.parametrize("sizes", [[20] * 6, [8, 9, 30, 31, 70, 200]], ids=["equal", "unequal"])

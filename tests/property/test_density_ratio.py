@@ -14,7 +14,7 @@ from coterie.errors import InputError
 from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.step import Step as PricedStep
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 ORDERS = np.array([1.5, 2.0, 4.0, 8.0, 16.0])
 LOW_ORDERS = np.array([1.5, 2.0, 4.0])  # for grids in two and three dimensions

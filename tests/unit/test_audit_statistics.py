@@ -12,7 +12,7 @@ from coterie.audit.gaussian_view import GaussianPair, exact_pair, view_of
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
 from coterie.problems import HuberisedHinge
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 DELTA = 0.01
 

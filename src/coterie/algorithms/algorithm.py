@@ -24,8 +24,7 @@ from coterie.network.topology import Topology
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.release import Contribution, Release
-from coterie.problems.local import Records
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 
 
 class Heard(NamedTuple):
@@ -43,8 +42,6 @@ class Algorithm:
     needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
     bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
     idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
-    penalty_in_grants: ClassVar[bool] = False  # nothing reads the mechanism's penalty but its grants
-    numbers: ClassVar[tuple[str, ...]] = ()  # fields that `combine` alone reads, as numbers: engines may trace them
     absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
     def check(self, topology: Topology, problem: Problem) -> None:

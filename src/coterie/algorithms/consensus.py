@@ -51,8 +51,6 @@ class GraphADMM(Algorithm):
     averaging: Averaging
     as_published: bool
     channel = Broadcast()
-    penalty_in_grants: ClassVar[bool] = True
-    numbers: ClassVar[tuple[str, ...]] = ("dual_step",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dual_step", as_schedule("dual_step", self.dual_step))

@@ -19,11 +19,12 @@ from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.matrices import Matrix
+from coterie.minimisers.dispatch import minimise
 from coterie.network.channels import Broadcast
 from coterie.privacy.image import ImageGrant, ImageNoise
-from coterie.problems.local import Records, minimise
 from coterie.problems.losses import Squared
 from coterie.problems.penalties import Penalty
+from coterie.problems.problem import Records
 from coterie.serialise import serialisable
 
 

@@ -59,8 +59,6 @@ class RecycledADMM(GraphADMM):
     averaging: Averaging = "last"
     as_published: bool = False
     citation: ClassVar[str] = "zhang-khalili-liu-2019"
-    penalty_in_grants: ClassVar[bool] = False
-    numbers: ClassVar[tuple[str, ...]] = ("dual_step", "recycle_weight", "mechanism.penalty")
 
     def __post_init__(self) -> None:
         super().__post_init__()

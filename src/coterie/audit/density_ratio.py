@@ -19,8 +19,8 @@ from scipy.special import gammaln, logsumexp
 
 from coterie.errors import CoterieError, InputError
 from coterie.privacy.noise import Law
-from coterie.problems.local import Records
 from coterie.problems.losses import Loss
+from coterie.problems.problem import Records
 
 Pair = tuple[Records, Records]
 LARGEST_ERROR = 1e-6  # relative, of every integral, unless the caller allows more

@@ -18,6 +18,7 @@ import numpy as np
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
 from coterie.data.federation import Federation, Shard
+from coterie.engines.paths import Paths
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Channel
@@ -38,6 +39,7 @@ SOME_ROUNDS = 4  # where not everybody works in every round
 HINGE = HuberisedHinge(width=0.5)
 GRAPH = "complete"
 ADJACENCIES: tuple[Adjacency, ...] = typing.get_args(Adjacency)
+USUAL = Paths()
 
 # the values that are tried for every field that any algorithm or mechanism asks for
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -67,17 +69,20 @@ class Setting:
     record_weight: float
     n_features: int = 1
     row_norm: float = 1.0
-    first_party: int = RECORDS_PER_PARTY  # its number of records
+    records_per_party: int = RECORDS_PER_PARTY
+    first_party: int | None = None  # its number of records, where that is another
+    label_bound: float | None = None  # for losses of numbers, in place of labels
     rounds: int
     epsilon: float  # that noise is calibrated to, where the mechanism allows it
 
     def facts(self, n_parties: int) -> Facts:
         return Facts(
             parties=tuple("abcdefgh"[:n_parties]),
-            sizes=(self.first_party,) + (RECORDS_PER_PARTY,) * (n_parties - 1),
+            sizes=(self.first_party or self.records_per_party,) + (self.records_per_party,) * (n_parties - 1),
             n_features=self.n_features,
             row_norm=self.row_norm,
-            labels=("-", "+"),
+            labels=("-", "+") if self.label_bound is None else None,
+            label_bound=self.label_bound,
         )
 
 
@@ -100,6 +105,7 @@ class Instance:
     light: Setting = LIGHT
     heavy: Setting = HEAVY
     calibrated: bool = True
+    paths: Paths = USUAL  # of the engine
 
     @property
     def labels(self) -> dict[str, str]:
@@ -112,6 +118,7 @@ class Instance:
         if not isinstance(algorithm.selection, All):
             secret = "secret " if algorithm.selection.secret else ""
             words.append(secret + type(algorithm.selection).__name__)
+        words += [f"path: {name}" for name in self.paths.only]
         return {
             "algorithm": self.name,
             "mechanism": ", ".join(words),
@@ -149,10 +156,10 @@ class Instance:
     def pair(self, setting: Setting) -> tuple[Federation, Federation]:
         """Neighbours that move a gradient by all of its sensitivity: with the record, and with its opposite or none."""
         facts = setting.facts(self.n_parties)
-        X = np.zeros((RECORDS_PER_PARTY, setting.n_features))
+        X = np.zeros((setting.records_per_party, setting.n_features))
         X[:, 0] = facts.row_norm
-        ones = np.ones(RECORDS_PER_PARTY)
-        usual, changed = Shard(X, ones, ones), np.ones(RECORDS_PER_PARTY)
+        ones = np.ones(setting.records_per_party)
+        usual, changed = Shard(X, ones, ones), np.ones(setting.records_per_party)
         changed[: 1 if self.unit == "record" else None] = 0.0
         first = Shard(X, changed, ones) if self.adjacency == "replace-one" else Shard(X, ones, changed)
         rest = (usual,) * (self.n_parties - 1)

@@ -130,7 +130,8 @@ def _read_back(bench: Workbench) -> np.ndarray | None:
     if declared is None or not affine.holds:
         return None
     n_repeats = -(-_DRAWS // len(affine.mean))
-    releases = run(plan, bench.pair[0], noise=bench.source, repeats=n_repeats).releases.reshape(n_repeats, -1)
+    done = run(plan, bench.pair[0], noise=bench.source, repeats=n_repeats, paths=bench.instance.paths)
+    releases = done.releases.reshape(n_repeats, -1)
     factor = _triangular(affine.response, plan)
     innovations = np.linalg.solve(factor, (releases - affine.mean).T).T
     return innovations * (np.abs(np.diag(factor)) / np.repeat(declared.ravel(), len(affine.mean) // declared.size))

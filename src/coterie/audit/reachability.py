@@ -19,13 +19,13 @@ _PURPOSES: tuple[Purpose, ...] = ("release", "output")
 def check(bench: Workbench) -> Measured:
     plan, (data, neighbour) = bench.plan, bench.pair
     noise = _drawn(plan)
-    released = run(plan, data, noise=Prepared(noise, seed=bench.seed)).releases[0]
+    released = run(plan, data, noise=Prepared(noise, seed=bench.seed), paths=bench.instance.paths).releases[0]
     quiet = noise.copy()
     uses = type(plan.issued[0][0]).uses
     for place, purpose in enumerate(_PURPOSES):
         if uses.get(purpose) == "value":
             quiet[place] = 0.0
-    theirs = run(plan, neighbour, noise=Prepared(quiet, seed=bench.seed)).releases[0]
+    theirs = run(plan, neighbour, noise=Prepared(quiet, seed=bench.seed), paths=bench.instance.paths).releases[0]
     grid = _grids(plan)
     fraction = float(
         np.mean(np.concatenate([reached(released[0], theirs[0], grid[0]), *_whole(released[1:], grid[1:])]))

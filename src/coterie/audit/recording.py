@@ -14,6 +14,7 @@ import numpy as np
 from coterie.audit.instances import DELTA, Instance, Setting
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
+from coterie.engines.paths import Paths
 from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.noise import Law, NoiseSource, Purpose, Seeded
@@ -94,8 +95,10 @@ class Recording:
         return Affine(mean=mean, response=response, error=float(np.max(np.abs(found) / deviation, initial=0.0)))
 
 
-def record(plan: Plan, pair: tuple[Federation, Federation], *, n_runs: int, seed: int) -> Recording:
-    """`n_runs` runs with noise, besides the probes."""
+def record(
+    plan: Plan, pair: tuple[Federation, Federation], *, n_runs: int, seed: int, paths: Paths | None = None
+) -> Recording:
+    """`n_runs` runs with noise, besides the probes, down one of these paths of the engine."""
     d = plan.problem.n_coefficients(plan.facts)
     one_run = (2, plan.n_rounds, plan.facts.n_parties, d)
     n_noises = 2 * plan.n_rounds * plan.facts.n_parties * d
@@ -106,7 +109,7 @@ def record(plan: Plan, pair: tuple[Federation, Federation], *, n_runs: int, seed
 
     def releases(data: Federation) -> np.ndarray:
         source = Prepared(draws, seed=seed, n_probes=1 + n_noises)
-        return run(plan, data, noise=source, repeats=len(noise)).releases
+        return run(plan, data, noise=source, repeats=len(noise), paths=paths).releases
 
     one, two = (releases(data) for data in pair)
     return Recording(
@@ -146,7 +149,7 @@ class Workbench:
 
     @functools.cached_property
     def recording(self) -> Recording:
-        return record(self.plan, self.pair, n_runs=self.n_runs, seed=self.seed)
+        return record(self.plan, self.pair, n_runs=self.n_runs, seed=self.seed, paths=self.instance.paths)
 
     def heavy(self, n_features: int, **changes: Any) -> tuple[Plan, Setting] | None:
         """One step in which the curvature of records matters; None where so many features do not fit the algorithm."""

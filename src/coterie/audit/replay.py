@@ -33,7 +33,7 @@ from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGau
 from coterie.privacy.grants import ArgminGrant, Grant
 from coterie.privacy.noise import Seeded
 from coterie.privacy.release import unit_noise
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 LARGEST_MARGIN = 30.0  # public inputs up to this size over the row norm: slopes saturate, rounding stays harmless
 BATCH_ELEMENTS = 2**22  # records x features tried at once: bounds memory

@@ -13,7 +13,7 @@ import numpy as np
 from coterie.audit.replay import Replay
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 N_ROUNDS = 6  # differences between states settle within a few rounds, or grow without end
 

@@ -17,6 +17,7 @@ from coterie.algorithms.algorithm import Algorithm
 from coterie.audit import canary, game, gaussian_view, noise_law, output_density, reachability, sensitivity
 from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of
+from coterie.audit.path_instances import path_instances
 from coterie.audit.recording import Workbench
 from coterie.errors import CoterieError, InputError
 from coterie.privacy.events import Adjacency
@@ -37,6 +38,8 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "reachability": reachability.check,
 }
 STATISTICAL = ("game", "noise-law", "canary")
+# for every path of the engine; the others look at single steps, or at the last bits of a few numbers
+THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law")
 QUICK = ("control-flow", "gaussian-view", "game", "sensitivity", "reachability")
 
 Progress = Callable[[int, int], None]
@@ -106,7 +109,7 @@ def audit(
             near = difflib.get_close_matches(name, ALGORITHMS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"name: unknown {name!r}{hint} (known: {', '.join(ALGORITHMS)})")
-    found = list(enumerate_instances(names))
+    found = [*enumerate_instances(names), *(each for each in path_instances() if not names or each.name in names)]
     if quick:
         found = list(_one_of_each(found))
     options = Settings(
@@ -126,14 +129,15 @@ def audit(
 
 
 def _one_of_each(found: list[Instance | tuple[str, str]]) -> Iterator[Instance | tuple[str, str]]:
-    """One instance of every algorithm, mechanism and law; adjacencies take turns."""
+    """One instance of every algorithm, mechanism and law, and of every path; adjacencies take turns."""
     groups: dict[Any, list[Instance]] = {}
     for instance in found:
         if isinstance(instance, tuple):
             yield instance
         else:
             mechanism = instance.algorithm.mechanism
-            groups.setdefault((instance.name, type(mechanism), mechanism.law), []).append(instance)
+            key = (instance.name, type(mechanism), mechanism.law, instance.paths)
+            groups.setdefault(key, []).append(instance)
     for k, group in enumerate(groups.values()):
         adjacencies = list(dict.fromkeys(instance.adjacency for instance in group))
         wanted = adjacencies[k % len(adjacencies)]
@@ -180,8 +184,9 @@ def examine(
         false_alarm=options.false_alarm,
         noise=noise,
     )
+    checks = [name for name in options.checks if not instance.paths.only or name in THROUGH_ENGINE]
     if options.late:
-        return [_without_numbers(name, "not run", "out of time", **instance.labels) for name in options.checks]
+        return [_without_numbers(name, "not run", "out of time", **instance.labels) for name in checks]
     try:
         _ = bench.stated
     except CoterieError as error:
@@ -189,7 +194,7 @@ def examine(
     if math.isinf(bench.stated):
         return [_without_numbers("plan", "no claim", "no noise, no promise", **instance.labels)]
     findings = []
-    for name in options.checks:
+    for name in checks:
         if options.late:
             findings.append(_without_numbers(name, "not run", "out of time", **instance.labels))
         else:

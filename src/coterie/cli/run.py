@@ -69,7 +69,7 @@ def run(
     if content.engine.checkpoint is not None:
         from coterie.engines.checkpoint import Checkpoint
 
-        Checkpoint(content.engine.checkpoint, rank=0).remove()  # it holds the key of the noise
+        Checkpoint(content.engine.checkpoint, rank=0).remove()  # what was released is in the directory now
     if json_line:
         typer.echo(json.dumps({**outcome.summary(), "directory": str(directory)}))
     else:

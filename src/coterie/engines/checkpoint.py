@@ -1,7 +1,8 @@
 """A run on disk, so that it can go on after a crash: what was released, private states, and the key of the noise.
 
 Public states are functions of releases and are computed again. Whoever can read the directory can take the noise off,
-so it belongs to the run's owner alone and is removed when the run is done.
+so it belongs to the run's owner alone, and the key is removed when the last round is released. What was released stays
+until somebody has written it elsewhere.
 """
 
 import hashlib
@@ -46,8 +47,8 @@ class Checkpoint:
         content = {"identity": identity, "past": past, "key": os.urandom(32).hex()}
         self._write(RUN, json.dumps(content).encode())
 
-    def key(self, identity: dict[str, Any]) -> KeyedEntropy:
-        """The noise of this run. Anything else would not repeat releases byte for byte, or not the same ones."""
+    def check(self, identity: dict[str, Any]) -> None:
+        """Refuse to go on with another run, which would not repeat releases byte for byte, or not the same ones."""
         stored = self._stored("identity")
         for name, value in json.loads(json.dumps(identity)).items():
             if stored.get(name) != value:
@@ -55,6 +56,10 @@ class Checkpoint:
                     f"checkpoint: {str(self.directory)!r} was made with {name} {stored.get(name)}, not {value}; "
                     "go on with the same, or remove it and count what was released as spent"
                 )
+
+    def key(self, identity: dict[str, Any]) -> KeyedEntropy:
+        """The noise of this run, if it is this one."""
+        self.check(identity)
         try:
             return KeyedEntropy(bytes.fromhex(self._stored("key")))
         except ValueError:
@@ -109,6 +114,19 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise InputError(f"checkpoint: {str(self.directory)!r} is not complete ({error})") from None
         return np.concatenate(blocks), private
+
+    def finish(self) -> None:
+        """Rank 0, after the last round: away with the key, and with what only a run that goes on has use for."""
+        content = self._json(RUN)
+        content.pop("key", None)
+        self._write(RUN, json.dumps(content).encode())
+        for pattern in ("private-*.npy", "records-*"):
+            for path in self.directory.glob(pattern):
+                path.unlink()
+
+    @property
+    def finished(self) -> bool:
+        return "key" not in self._json(RUN)
 
     def remove(self) -> None:
         """What this class has written, and the directory if nothing else is in it."""

@@ -42,7 +42,7 @@ class Inputs:
         self.copies = len(plans) if source.reproducible else 1
         self.repeats = repeats * len(plans) // self.copies
         self.table, self.index = _joined_grants(plans)
-        self.numbers = numbers_of([plan.algorithm for plan in plans], repeats)
+        self.numbers = numbers_of(plans, repeats)
         self.deliveries = None if impairments is None else impairments.deliveries(plan.topology, plan.n_rounds)
         self.who, self.works, self.with_data = self._participation()
 

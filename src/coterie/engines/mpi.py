@@ -10,6 +10,8 @@ With a checkpoint directory a run that died goes on after the last checkpoint. T
 the same noise, so they release the same values byte for byte and cost nothing more (`privacy.noise.KeyedEntropy`).
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.engines import argmins
-from coterie.engines.argmin_rounds import ArgminRounds
-from coterie.engines.buckets import make_buckets
+from coterie.engines.argmin import ArgminRounds
 from coterie.engines.checkpoint import Checkpoint
-from coterie.engines.compile_cache import kept_compilations
+from coterie.engines.paths import Paths, Work, choose
 from coterie.engines.ranks import Layout, split
 from coterie.engines.rounds import Program
-from coterie.engines.threads import one_lapack_thread
+from coterie.engines.xla import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
+from coterie.minimisers.base import missed
+from coterie.minimisers.batches import make_buckets
+from coterie.minimisers.dispatch import solved_together
+from coterie.minimisers.native.minimiser import Native
 from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -34,6 +38,7 @@ from coterie.privacy.release import Contribution, unit_noise
 from coterie.transcript import Transcript
 
 Progress = Callable[[int, int], None]
+PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.paths`, that a rank can take
 
 
 def world() -> Any:
@@ -55,11 +60,13 @@ def run(
     identity: dict[str, Any] | None = None,
     comm: Any = None,
     progress: Progress | None = None,
+    paths: Paths | None = None,
 ) -> Transcript | None:
     """Execute the plan; rank 0 gets the transcript, the others None.
 
     shard_of: the records of a party; asked for own parties only. every: rounds from one checkpoint to the next.
     identity: what, besides plan, seed and ranks, a run that goes on must have in common with the one that began.
+    paths: as for the in-process engine.
     """
     comm = world() if comm is None else comm
     check(plan, comm.size, checkpoint)
@@ -70,21 +77,29 @@ def run(
     plan.check_flow()
     saved = None if checkpoint is None else Checkpoint(checkpoint, rank=comm.rank)
     common = whole_identity(plan, comm.size, noise, identity)
+    which = dataclasses.replace(paths or Paths(), only=PATHS)
 
     def ready() -> _Rank:
         if saved is None:
-            return _Rank(plan, shard_of, SystemEntropy() if noise is None else noise, comm)
+            return _Rank(plan, shard_of, SystemEntropy() if noise is None else noise, comm, which)
         key = saved.key(common)
-        rank = _Rank(plan, shard_of, key if noise is None else noise, comm)
+        rank = _Rank(plan, shard_of, key if noise is None else noise, comm, which)
         if not saved.same_records(rank.arrays, key):
             raise InputError(
                 f"checkpoint: {str(checkpoint)!r} was made with other records; remove it, and count it as spent"
             )
         return rank
 
-    with jax.enable_x64(True), kept_compilations(), one_lapack_thread():
+    with set_up():
         _together(comm, lambda: saved.begin(common) if saved is not None and comm.rank == 0 else None)
-        return _together(comm, ready).go(saved, every, progress)
+        if saved is not None and comm.bcast(_together(comm, lambda: saved.finished)):
+            _together(comm, lambda: saved.check(common))
+            releases, _ = _together(comm, lambda: saved.load(plan.n_rounds, 0))
+            return _gathered(plan, comm, releases, reproducible=isinstance(noise, Seeded))
+        transcript = _together(comm, ready).go(saved, every, progress)
+        if saved is not None and comm.rank == 0:
+            saved.finish()
+        return transcript
 
 
 def check(plan: Plan, n_ranks: int, checkpoint: Path | None) -> None:
@@ -120,9 +135,15 @@ class _OwnSteps(ArgminRounds):
         super().__init__(program)
         self.problem = program.problem.share(n_parties)  # of all, not only of those here
 
+    def all(self, records: Any, scales: Any, private: Any, inbox: Any, noise: Any) -> tuple[Any, Any]:
+        """States afterwards, and what is released or contributed."""
+        return self._everybody(records, scales, private, inbox, noise)
+
 
 class _Rank:
-    def __init__(self, plan: Plan, shard_of: Callable[[int], Any], source: NoiseSource, comm: Any) -> None:
+    def __init__(
+        self, plan: Plan, shard_of: Callable[[int], Any], source: NoiseSource, comm: Any, paths: Paths
+    ) -> None:
         self.plan, self.source, self.comm = plan, source, comm
         self.d, n_parties = plan.problem.n_coefficients(plan.facts), plan.facts.n_parties
         self.layout = Layout(plan.topology, tuple(split(plan.facts.sizes, comm.size)), comm.rank)
@@ -134,12 +155,15 @@ class _Rank:
             self.topology = self.layout.neighbourhood(_Exchange(self.layout, comm, self.d))
             self.algorithm = self.layout.algorithm(plan.algorithm)
             self.rows = np.arange(len(self.own))
-        shards = [shard_of(int(party)) for party in self.own]
-        self.arrays = [array for shard in shards for array in (shard.X, shard.y, shard.weight)]
-        self.native = None
-        if argmins.fits(plan, None, 1):
-            self.native = argmins.parties(plan.problem, shards, n_parties, 1)
-        self.records = () if self.native is not None else jax.device_put(make_buckets(plan.problem, shards))
+        self.shards = [shard_of(int(party)) for party in self.own]
+        self.arrays = [array for shard in self.shards for array in (shard.X, shard.y, shard.weight)]
+        work = Work(plan, 1, 1, None, self.shards, paths)
+        self.path = choose(work).path.name
+        self.together_from = paths.together_from if self.path == "solved together" else None
+        if self.path == "argmin in machine code":
+            share = plan.problem.share(n_parties)
+            self.minimiser = Native(share.loss, share.penalty, work.sparse)
+            self.prepared = self.minimiser.prepare([plan.problem.records(shard) for shard in self.shards])
         self.table = plan.grant_table()
         program = Program(
             algorithm=self.algorithm,
@@ -152,10 +176,11 @@ class _Rank:
             repeats=1,
             block=1,
             remembers=False,
+            together_from=self.together_from,
         )
         own_steps = _OwnSteps(program, n_parties)
-        self.ask, self.answer = jax.jit(own_steps.ask), jax.jit(own_steps.answer)
-        self.step = jax.jit(own_steps._everybody)  # pyright: ignore[reportPrivateUsage]
+        self.ask, self.answer, self.step = jax.jit(own_steps.ask), jax.jit(own_steps.answer), jax.jit(own_steps.all)
+        self.plain_step = jax.jit(_OwnSteps(dataclasses.replace(program, together_from=None), n_parties).all)
 
     def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
         n_rounds = self.plan.n_rounds
@@ -175,7 +200,7 @@ class _Rank:
                     saved.all_saved(unsaved)
         if progress is not None and self.comm.rank == 0:
             progress(n_rounds, n_rounds)
-        return self._transcript(np.stack(done))
+        return _gathered(self.plan, self.comm, np.stack(done), reproducible=self.source.reproducible)
 
     def _again(self, saved: Checkpoint) -> list[np.ndarray]:
         """What was released before, and the public state that follows from it."""
@@ -214,10 +239,23 @@ class _Rank:
 
     def _own_steps(self, scales: Any, private: Any, inbox: Any, noise: Any) -> tuple[Any, Any]:
         """Own parties' states afterwards, and what they release or contribute."""
-        if self.native is not None:  # which fits no algorithm with private states
-            return private, self.answer(scales, noise, *self.native.minimise(self.ask(scales, inbox, noise)))
-        after, outs = self.step(self.records, scales, private, inbox, noise)
+        given = scales, private, inbox, noise
+        if self.path == "argmin in machine code":  # which fits no algorithm with private states
+            minimisers = self.minimiser.minimise(self.prepared, self.ask(scales, inbox, noise))
+            after, outs = private, self.answer(scales, noise, *minimisers)
+            if not missed(outs):
+                return after, outs
+            after, outs = self.plain_step(self.buckets, *given)
+        else:
+            with solved_together(self.together_from):
+                after, outs = self.step(self.buckets, *given)
+            if self.together_from is not None and missed(outs.value):
+                after, outs = self.plain_step(self.buckets, *given)
         return after, outs if self.plan.algorithm.channel.aggregates else outs.value
+
+    @functools.cached_property
+    def buckets(self) -> Any:
+        return jax.device_put(make_buckets(self.plan.problem, self.shards))
 
     def _noised_sum(self, t: int, parts: Contribution, scales: Any) -> np.ndarray:
         channel: Any = self.plan.algorithm.channel
@@ -249,12 +287,13 @@ class _Rank:
             received = np.concatenate(self.comm.allgather(released))
         self.public = self.algorithm.combine(float(t), self.public, jnp.asarray(received), self.topology)
 
-    def _transcript(self, releases: np.ndarray) -> Transcript | None:
-        """(1, rounds, parties, d) at rank 0."""
-        if not self.plan.algorithm.channel.aggregates:
-            parts = self.comm.gather(releases)
-            releases = np.concatenate(parts, axis=1) if parts is not None else releases
-        return Transcript(self.plan, releases[None], self.source.reproducible) if self.comm.rank == 0 else None
+
+def _gathered(plan: Plan, comm: Any, releases: np.ndarray, *, reproducible: bool) -> Transcript | None:
+    """At rank 0, from what each rank has of it, (rounds, parties, d)."""
+    if not plan.algorithm.channel.aggregates:
+        parts = comm.gather(releases)
+        releases = np.concatenate(parts, axis=1) if parts is not None else releases
+    return Transcript(plan, releases[None], reproducible) if comm.rank == 0 else None
 
 
 class _Exchange:

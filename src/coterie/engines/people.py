@@ -29,7 +29,7 @@ from coterie.privacy.people_step import (
 )
 from coterie.privacy.proximal_grants import StateGrant
 from coterie.privacy.release import unit_noise
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 
 def fits(plan: Plan, impairments: Impairments | None) -> bool:

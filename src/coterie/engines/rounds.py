@@ -1,11 +1,13 @@
-"""Rounds of a plan as one compiled function: repeats are vectorised, parties mapped in batches, rounds looped.
+"""Rounds of any plan: one compiled function in which repeats are vectorised, parties mapped in batches, rounds looped.
 
 It calls `inbox`, `local`, `Channel.aggregate` and `combine`, as engines between organisations do, and nothing else.
 """
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -13,21 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
-from coterie.engines.buckets import group_by_size
-from coterie.engines.compiling import simple_code
 from coterie.engines.inputs import RoundInputs
-from coterie.engines.numbers import with_numbers, without_numbers
+from coterie.engines.numbers import numbers_in, with_numbers, without_numbers
+from coterie.engines.xla import simple_code
+from coterie.minimisers import shared
+from coterie.minimisers.base import unless_missed
+from coterie.minimisers.batches import group_by_size
+from coterie.minimisers.dispatch import solved_together
 from coterie.network.impairments import ImpairedTopology
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
-from coterie.problems import shared
-from coterie.problems.local import in_one_try
 from coterie.problems.problem import Problem
-from coterie.schedules import Schedule
 
-LITTLE_WORK = 2**29  # rounds x repeats x records x features
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
 GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
 
@@ -49,16 +50,28 @@ class Program:
     alike: bool = False  # all parties have the same grant in a round
     simple: bool = False  # compiled with `simple_code`
     plans: int = 1  # that run side by side, each with repeats / plans of the repeats
+    together_from: float | None = None  # records x features of a party, see `solved_together`
 
     @classmethod
-    def of(cls, plan: Plan, repeats: int, block: int, remembers: bool, plans: int = 1) -> "Program":
+    def of(
+        cls,
+        plan: Plan,
+        repeats: int,
+        block: int,
+        *,
+        remembers: bool = False,
+        plans: int = 1,
+        together_from: float | None = None,
+        simple_below: float = 0.0,
+    ) -> "Program":
+        """`simple_below`: rounds x repeats x records x features up to which a plan in which only some parties work is
+        compiled with `simple_code`; one in which all do always is."""
         mechanism: Any = plan.algorithm.mechanism.beyond_grants()
         index = plan.issued[1]
         work = plan.n_rounds * repeats * sum(plan.facts.sizes) * plan.facts.n_features
-        if plan.algorithm.penalty_in_grants:
-            mechanism = mechanism.changed(penalty=Schedule(1.0))
+        algorithm: Any = dataclasses.replace(plan.algorithm, mechanism=mechanism)  # type: ignore[type-var]
         return cls(
-            algorithm=without_numbers(dataclasses.replace(plan.algorithm, mechanism=mechanism)),  # type: ignore[type-var]
+            algorithm=without_numbers(algorithm, numbers_in(plan)),
             problem=plan.problem,
             topology=plan.topology,
             sizes=plan.facts.sizes,
@@ -69,27 +82,28 @@ class Program:
             block=block,
             remembers=remembers,
             alike=bool(np.all(index == index[:, :1])),
-            simple=isinstance(plan.algorithm.selection, All) or work < LITTLE_WORK,
+            simple=isinstance(plan.algorithm.selection, All) or work < simple_below,
             plans=plans,
+            together_from=together_from,
         )
 
 
 @functools.lru_cache(maxsize=32)
 def compiled(program: Program) -> Callable[..., Any]:
     """Kept, because a plan is often run more than once and compiling takes longer than running."""
+    # a state from which rounds may have to be computed again stays
+    donated = 0 if program.together_from is None else ()
     options = simple_code() if program.simple else None
-    loss, penalty = program.problem.loss, program.problem.penalty
-    if not shared.applies(loss, penalty, max(program.sizes) * program.d):
-        return jax.jit(Rounds(program).advance, donate_argnums=0, compiler_options=options)
-    # minimisations are solved together, and only a block in which one missed its tolerance needs the other solver
-    first, again = (jax.jit(Rounds(program).advance, compiler_options=options) for _ in range(2))
-    first = in_one_try(first)
+    return jax.jit(Rounds(program).advance, donate_argnums=donated, compiler_options=options)
 
-    def advance(*arguments):
-        state, released = first(*arguments)
-        return (state, released) if np.all(np.isfinite(released)) else again(*arguments)
 
-    return advance
+def advance(program: Program, *arguments: Any) -> tuple[Any, Any]:
+    """`Rounds.advance`, with fast minimisers where the program says so; with plain ones else, and where these miss."""
+    with solved_together(program.together_from):
+        found = compiled(program)(*arguments)
+    if program.together_from is None:
+        return found
+    return unless_missed(found, lambda: advance(dataclasses.replace(program, together_from=None), *arguments))
 
 
 class Rounds:
@@ -164,10 +178,9 @@ class Rounds:
 
     def _everybody(self, records, scales, private, inbox, noise, with_data=None):
         """All repeats of all parties; results have axes (repeat, party, ...)."""
-        parts = [
-            self._bucket(parties, data, scales, private, inbox, noise, with_data)
-            for parties, data in zip(self.groups, records, strict=True)
-        ]
+        parts = []
+        for parties, data in zip(self.groups, records, strict=True):
+            parts.append(self._bucket(parties, data, scales, private, inbox, noise, with_data))
         if len(parts) == 1:  # in order already
             return parts[0]
         back = np.argsort(np.concatenate(self.groups))
@@ -215,11 +228,11 @@ class Rounds:
     def _bucket(self, parties: np.ndarray, records, scales, private, inbox, noise, with_data):
         """All repeats of the parties of one bucket."""
 
+        # repeats share their records, and those of one plan their grants
+        axes = (0 if self.joined else None, None, 0, 0, 0, 0)
+
         def one_party(args):
-            scales, records, *by_repeat = args
-            if self.joined:  # repeats of several plans have several grants
-                return jax.vmap(lambda scales, *a: self._local(scales, records, *a))(scales, *by_repeat)
-            return jax.vmap(lambda *a: self._local(scales, records, *a))(*by_repeat)
+            return jax.vmap(self._local, axes)(*args)
 
         whole = len(parties) == self.n_parties
 
@@ -231,7 +244,7 @@ class Rounds:
             records,
             *(party_first(tree) for tree in (private, inbox, noise, with_data)),
         )
-        batch = self._at_once(records.X[0])
+        batch = self._batch_of(records.X[0])
         if batch <= 1:
             mapped = jax.lax.map(one_party, args)
         elif batch >= len(parties):
@@ -240,9 +253,10 @@ class Rounds:
             mapped = jax.lax.map(one_party, args, batch_size=batch)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), mapped)
 
-    def _at_once(self, X) -> int:
-        """How many parties with as many records."""
-        if not shared.applies(self.problem.loss, self.problem.penalty, X.size):
+    def _batch_of(self, X) -> int:
+        """How many parties with as many records are worked on at once."""
+        smallest, problem = self.program.together_from, self.problem
+        if smallest is None or not shared.applies(problem.loss, problem.penalty, X.size, smallest):
             return BATCH_ELEMENTS // (X.size * self.repeats)
         if jax.default_backend() == "gpu":  # which idles while it works for one party
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)
@@ -256,3 +270,41 @@ def at_round(inputs: RoundInputs, k: Any) -> RoundInputs:
 def _where(works, new, old):
     """Leaves (repeat, party, ...) of those who work from `new`, of the others from `old`."""
     return jax.tree.map(lambda n, o: jnp.where(works.reshape(works.shape + (1,) * (n.ndim - 2)), n, o), new, old)
+
+
+def share_of(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
+    """How many repeats are best run at a time where only some parties work: a divisor of all, or all where there is
+    nothing to gain.
+
+    A round moves much then and computes little. Picked rows and states of all repeats together outgrow the caches, and
+    XLA picks rows on one core; those of a few repeats stay in the cache of the core that works on them.
+    """
+    if jax.default_backend() != "cpu":
+        return repeats
+    fitting = max(1, most_bytes // (8 * n_parties * d))
+    return max(k for k in range(1, min(repeats, fitting) + 1) if repeats % k == 0)
+
+
+def advance_in_shares(program: Program, repeats: int, state: Any, *arguments: Any) -> tuple[list[Any], np.ndarray]:
+    """`advance` of all repeats from that of `program.repeats` of them; states stay apart from one call to the next."""
+    share, (*fixed, inputs) = program.repeats, arguments
+    starts = range(0, repeats, share)
+    if not isinstance(state, list):
+        state = [jax.tree.map(lambda a, start=start: a[start : start + share], state) for start in starts]
+
+    def part(start: int) -> Any:
+        mine = _of_repeats(inputs, slice(start, start + share))
+        with jax.enable_x64(True):  # each thread has a setting of its own
+            return jax.block_until_ready(advance(program, state[start // share], *fixed, mine))
+
+    first = part(0)  # compiles, where that has not been done yet
+    with ThreadPoolExecutor(os.cpu_count()) as cores:
+        states, released = zip(*[first, *cores.map(part, starts[1:])], strict=True)
+    return list(states), np.concatenate(released)
+
+
+def _of_repeats(inputs: RoundInputs, here: slice) -> RoundInputs:
+    """Of a single plan, whose grants, numbers and deliveries are those of all repeats."""
+    by_repeat = inputs.who, inputs.works, inputs.with_data, inputs.noise
+    who, works, with_data, noise = jax.tree.map(lambda a: a[:, here], by_repeat)
+    return inputs._replace(who=who, works=works, with_data=with_data, noise=noise)

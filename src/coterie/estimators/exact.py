@@ -9,10 +9,10 @@ import numpy as np
 
 from coterie.data.federation import Federation
 from coterie.errors import LocalSolveError
-from coterie.problems.local import Records, minimise
+from coterie.minimisers.dispatch import minimise
 from coterie.problems.losses import Loss
 from coterie.problems.penalties import L2, ElasticNet, Penalty
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 
 TOLERANCE_SHARE = 1e-12  # of the largest gradient that can occur
 LEAST_ROWS, LEAST_COLUMNS = 64, 8

@@ -26,16 +26,19 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 @functools.cache
-def _source() -> str:
-    """Of this package and of Numba."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+def _source(folder: Path) -> str:
+    """Of everything that lies there or here, and of Numba."""
+    files = sorted({file for place in (folder, Path(__file__).parent) for file in place.glob("*.py")})
     return hashlib.sha256(b"".join([numba.__version__.encode(), *(file.read_bytes() for file in files)])).hexdigest()
 
 
 class _Place:
+    def __init__(self, folder: Path) -> None:
+        self.source = _source(folder)
+
     @classmethod
     def from_function(cls, function: Any, file: str) -> "_Place":
-        return cls()
+        return cls(Path(file).parent)
 
     def ensure_cache_path(self) -> None:
         pass  # it is there, or the kernel would not be kept
@@ -44,10 +47,10 @@ class _Place:
         return str(cache_folder("numba"))
 
     def get_source_stamp(self) -> str:
-        return _source()
+        return self.source
 
     def get_disambiguator(self) -> str:
-        return _source()[:16]
+        return self.source[:16]
 
 
 class _Kernel(CompileResultCacheImpl):

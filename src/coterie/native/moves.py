@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from coterie.native.kernels import kernel
-from coterie.native.lanes import LANES, aligned, everywhere, load, nearest_whole, store, total
+from coterie.native.vectors import LANES, aligned, everywhere, load, nearest_whole, store, total
 
 # by LLVM: as calls they would count references to arrays, once for each of their arguments
 _inlined: Any = numba.njit(nogil=True, error_model="numpy", forceinline=True)

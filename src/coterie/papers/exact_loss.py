@@ -11,7 +11,7 @@ from coterie.papers.bounds import PublishedBound
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import PartyFacts
 from coterie.problems import L2, Logistic, Problem
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 LABELS = ("-", "+")
 ADJACENCY = "replace-one"

@@ -7,17 +7,19 @@
 import jax
 import jax.numpy as jnp
 
+from coterie.minimisers.base import Subproblem
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.release import Release, UnitNoise, as_issued
 from coterie.problems.problem import Problem
-from coterie.problems.shared import Pull
 
 
-def asked(grant: ArgminGrant, problem: Problem, noise: UnitNoise, *, linear: jax.Array, target: jax.Array) -> Pull:
+def asked(
+    grant: ArgminGrant, problem: Problem, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
+) -> Subproblem:
     """What is to be minimised together with the problem, if it is the one that was priced, over the party's records."""
     grant.priced(problem)
     release_noise, _ = noise.value
-    return grant._pull(as_issued(release_noise, "noise"), linear=linear, target=target)
+    return grant._subproblem(as_issued(release_noise, "noise"), linear=linear, target=target)
 
 
 def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Array) -> Release:

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from coterie.errors import LeakError
+from coterie.minimisers.base import Subproblem
+from coterie.minimisers.dispatch import minimise
 from coterie.privacy.events import Event
 from coterie.privacy.noise import Purpose, Use
 from coterie.privacy.release import (
@@ -31,9 +33,7 @@ from coterie.privacy.release import (
     seal_total,
 )
 from coterie.privacy.sampling import STEPS
-from coterie.problems.local import Records, minimise
-from coterie.problems.problem import Problem
-from coterie.problems.shared import Pull
+from coterie.problems.problem import Problem, Records
 
 _SEAL = object()
 
@@ -130,22 +130,22 @@ class ArgminGrant(Grant):
         """
         release_noise, output_noise = noise.value
         records, problem = untouched(records), self.priced(problem)
-        pull = self._pull(as_issued(release_noise, "noise"), linear=linear, target=target)
+        own = self._subproblem(as_issued(release_noise, "noise"), linear=linear, target=target)
 
-        def solve(records: Records, pull: Pull) -> Any:
-            f, bound = minimise(problem.loss, problem.penalty, records, **pull._asdict())
-            return jnp.where(bound <= pull.tolerance, f, jnp.nan)
+        def solve(records: Records, own: Subproblem) -> Any:
+            f, bound = minimise(problem.loss, problem.penalty, records, **own._asdict())
+            return jnp.where(bound <= own.tolerance, f, jnp.nan)
 
-        return self._released(private_call(solve, records, pull, like=pull.target), output_noise)
+        return self._released(private_call(solve, records, own, like=own.target), output_noise)
 
     def _released(self, f: jax.Array, output_noise: jax.Array) -> Release:
         return seal(f, steps_of(output_noise, self._issued().steps), self._issued_grid())
 
-    def _pull(self, release_noise: jax.Array, *, linear: jax.Array, target: jax.Array) -> Pull:
+    def _subproblem(self, release_noise: jax.Array, *, linear: jax.Array, target: jax.Array) -> Subproblem:
         """What the noised objective has besides the problem's own."""
         scales = self._issued()
         total = scales.curvature + scales.extra_l2  # both quadratics are one around a target nearer to zero
-        return Pull(
+        return Subproblem(
             linear=needs_public(linear) + scales.noise_scale * release_noise,
             target=needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0)),
             curvature=total,

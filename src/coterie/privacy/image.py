@@ -23,15 +23,15 @@ import numpy as np
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.matrices import Matrix
+from coterie.minimisers.dispatch import minimise
 from coterie.privacy.grants import Grant, issue, steps_of, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
 from coterie.privacy.prox_step import ProxStep
 from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
 from coterie.privacy.sampling import STEPS
-from coterie.problems.local import Records, minimise
 from coterie.problems.losses import Loss
 from coterie.problems.penalties import L2
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 

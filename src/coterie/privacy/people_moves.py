@@ -5,7 +5,7 @@ For everybody at work, with centre z, state u, record (x, y) of weight w and k =
     start = x . (2z - u) curvature / k          slope = (start - y) / (1 + w |x|^2 / k)
     move  = (2z - u - (w / curvature) slope x) / (1 + l2 / curvature) - z
 
-which is `proximal_grants._clipped_move` with the minimiser in closed form (`problems.one_record`). The move is clipped
+which is `proximal_grants._clipped_move` with the minimiser in closed form (`minimisers`). The move is clipped
 to the grant's radius, is nothing where moves are clipped and the record says nothing, and is not a number where it
 misses a tolerance that the price relies on. State and sum grow by 2 relaxation times it, in the sum each on the grid of
 the noise; with whole steps of noise added, the sum is released (`release.seal_total`).
@@ -31,10 +31,9 @@ from coterie.privacy.grants import issue, steps_of
 from coterie.privacy.proximal_grants import ProxScales, SumMoveGrant
 from coterie.privacy.release import Contribution, Release, seal_kernel, seal_total
 from coterie.privacy.sampling import STEPS
-from coterie.problems.local import Records
 from coterie.problems.losses import Squared
 from coterie.problems.penalties import L2
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 
 
 def can_take(grants: Sequence[Any], problem: Problem, n_people: int) -> bool:

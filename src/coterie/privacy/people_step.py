@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from coterie.minimisers.one_record import slope_in_few_steps, slope_on_line
 from coterie.privacy.proximal_grants import StateGrant
 from coterie.privacy.release import Subtotal, add_up_near, contribute, keep
 from coterie.problems.losses import Loss
-from coterie.problems.one_record import slope_in_few_steps, slope_on_line
 from coterie.problems.problem import Problem
 
 
@@ -62,7 +62,7 @@ def advance_people(
     after = PeopleStates(
         states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
     )
-    each = after.common + rows * after.share[:, None]
+    each = after.common[None] + rows * after.share[:, None]
     return jax.tree.map(keep, after), add_up_near(contribute(each).value, after.common, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
 
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from coterie.minimisers.dispatch import minimise
+from coterie.minimisers.one_record import lies_on_a_line, slope_at_minimum
 from coterie.privacy.grants import SumGrant, steps_of, untouched
 from coterie.privacy.release import (
     Contribution,
@@ -30,11 +32,9 @@ from coterie.privacy.release import (
     private_call,
     seal,
 )
-from coterie.problems.local import Records, lies_on_a_line, minimise
 from coterie.problems.losses import Loss
-from coterie.problems.one_record import slope_at_minimum
 from coterie.problems.penalties import L2
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 
 
 class ProxScales(NamedTuple):

@@ -1,8 +1,8 @@
-"""What is minimised: losses, penalties, and exact minimisers of one party's part."""
+"""What is minimised: losses, penalties, and the records they are taken over."""
 
 from coterie.problems.losses import Huber, HuberisedHinge, Logistic, Loss, Multinomial, Squared
 from coterie.problems.penalties import L1, L2, Ball, Box, ElasticNet, Penalty
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 
 __all__ = [
     "L1",
@@ -17,5 +17,6 @@ __all__ = [
     "Multinomial",
     "Penalty",
     "Problem",
+    "Records",
     "Squared",
 ]

@@ -8,17 +8,24 @@ record of a party with B records weighs C/B (the papers' convention). Each party
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import InputError
 from coterie.facts import Facts
-from coterie.problems.local import Records
 from coterie.problems.losses import Loss
 from coterie.problems.penalties import Penalty
 from coterie.serialise import serialisable
+
+
+class Records(NamedTuple):
+    """One party's records as arrays; padding rows have weight 0."""
+
+    X: Any  # (n_records, n_features)
+    y: Any  # (n_records,)
+    weight: Any  # (n_records,)
 
 
 @serialisable

@@ -68,7 +68,7 @@ def execute_on_cluster(
         common = mpi.whole_identity(plan, comm.size, noise, identity)
         if not saved.exists:
             saved.begin(common, charge(prepared))
-        saved.key(common)  # another run's checkpoint is refused here
+        saved.check(common)  # another run's checkpoint is refused here
         past = saved.past  # a run that goes on after a crash has been charged already
     first: Callable[[], Any] = carry_out
     return outcome_of(prepared, first, past, audit)

@@ -90,7 +90,13 @@ def execute(prepared: Prepared, *, progress: Progress | None = None, audit: dict
 
     def carry_out() -> Transcript:
         try:
-            return run(prepared.plan, prepared.records.federation, noise=noise, progress=progress)
+            return run(
+                prepared.plan,
+                prepared.records.federation,
+                noise=noise,
+                progress=progress,
+                explain=lambda choice: prepared.log.add(f"path: {choice}"),
+            )
         except Interrupted as stopped:
             return stopped.transcript
 

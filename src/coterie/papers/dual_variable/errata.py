@@ -13,8 +13,8 @@ from coterie.papers.exact_loss import ADJACENCY, LABELS, noise_scale, plan_of, s
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation
 from coterie.problems import L2, HuberisedHinge, Problem
-from coterie.problems.local import Records
 from coterie.problems.losses import Loss
+from coterie.problems.problem import Records
 from coterie.schedules import Schedule
 
 

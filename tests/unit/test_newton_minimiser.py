@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from coterie.minimisers.dispatch import minimise
 from coterie.problems import L1, L2, Ball, Box, ElasticNet, Huber, HuberisedHinge, Logistic, Multinomial, Squared
-from coterie.problems.local import Records, minimise
+from coterie.problems.problem import Records
 
 LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(), Multinomial(3)]
 ONE_SCORE = [loss for loss in LOSSES if loss.n_outputs == 1]
@@ -235,17 +236,16 @@ def test_a_tolerance_below_rounding_ends_and_is_not_claimed(target, tolerance):
     """Run in a process of its own, because the failure this guards against is a loop without end."""
     script = f"""
         import jax, numpy as np
-        import coterie.problems.local as local
-        from coterie.problems import L2, Logistic
-        local.GRADIENT_STEPS = 200  # the gradient method would search on for longer, in vain
+        from coterie.minimisers import newton
+        from coterie.minimisers.base import Subproblem
+        from coterie.problems import L2, Logistic, Records
+        newton.GRADIENT_STEPS = 200  # the gradient method would search on for longer, in vain
         rng = np.random.default_rng(0)
         X = rng.normal(size=(200, 5)) / 5
         with jax.enable_x64(True):
-            records = local.Records(X, (X[:, 0] > 0).astype(float), np.ones(200))
-            f, bound = jax.jit(lambda: local.minimise(
-                Logistic(), L2(0.3), records, linear=np.ones(5), target=np.full(5, {target}),
-                curvature=np.float64(1.0), tolerance=np.float64({tolerance}),
-            ))()
+            records = Records(X, (X[:, 0] > 0).astype(float), np.ones(200))
+            one = Subproblem(np.ones(5), np.full(5, {target}), np.float64(1.0), np.float64({tolerance}))
+            f, bound = jax.jit(lambda: newton.Newton(Logistic(), L2(0.3)).minimise(records, one))()
         print(float(bound))
     """
     done = subprocess.run(

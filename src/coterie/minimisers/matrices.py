@@ -12,16 +12,20 @@ records, and the last one is what counts. Where curvatures of a problem differ b
 precision is not enough: the last gradient tells, and callers have another solver.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.problems.local import Records
+from coterie.minimisers.base import Minimiser, Subproblem
+from coterie.minimisers.batches import group_by_size, padded
+from coterie.minimisers.shared import ratio
 from coterie.problems.losses import Loss
 from coterie.problems.penalties import Penalty
-from coterie.problems.shared import Pull, ratio
+from coterie.problems.problem import Records
 
 PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
 FEW_PROBLEMS = 8  # features for each problem of a party, beyond which pairs do not pay
@@ -70,15 +74,41 @@ def stack(records: Records, pairs: bool) -> Stack:
     return Stack(X, y[..., None], weight, ratio(whole, part), (half(X[:, :THIN]), half(X[:, THIN:])))
 
 
+@dataclasses.dataclass(frozen=True)
+class Matrices(Minimiser):
+    """Of several parties; leaves of batches and results have axes (problem, party, ...). Norms of gradients should be,
+    and need not be, within the tolerances."""
+
+    sizes: tuple[int, ...]  # of the parties, by number of records
+    pairs: bool  # whether products of pairs are kept
+
+    def prepare(self, records: Sequence[Records]) -> list[Stack]:
+        return [_stacked(padded([records[int(party)] for party in group]), self.pairs) for group in self._groups]
+
+    def minimise(self, prepared: list[Stack], batch: Subproblem) -> tuple[jax.Array, jax.Array]:
+        parts = []
+        for parties, records in zip(self._groups, prepared, strict=True):
+            own = jax.tree.map(lambda a, parties=parties: jnp.swapaxes(a[:, parties], 0, 1), batch)
+            parts.append(minimise(self.loss, self.penalty, records, own))
+        back = np.argsort(np.concatenate(self._groups))
+        return jax.tree.map(lambda *a: jnp.swapaxes(jnp.concatenate(a)[back], 0, 1), *parts)
+
+    @property
+    def _groups(self) -> list[np.ndarray]:
+        return group_by_size(self.sizes)
+
+
+_stacked = jax.jit(stack, static_argnums=1)
+
+
 @jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
-def minimise(loss: Loss, penalty: Penalty, records: Stack, pulls: Pull) -> tuple[jax.Array, jax.Array]:
-    """Minimisers and norms of their gradients, which should be, and need not be, within the tolerances; leaves of
-    `pulls` and of the result have axes (party, problem, ...)."""
-    convexity = penalty.l2 + pulls.curvature[..., None]
-    pull = pulls.linear - pulls.curvature[..., None] * pulls.target
-    objective = _Objective(loss, records, convexity, pull)
-    near = objective.in_single_precision().approach(pulls.target.astype(jnp.float32))
-    return objective.finish(near.astype(pull.dtype), pulls.tolerance)
+def minimise(loss: Loss, penalty: Penalty, records: Stack, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
+    """For parties of similar size, with axes (party, problem, ...)."""
+    convexity = penalty.l2 + batch.curvature[..., None]
+    linear = batch.linear - batch.curvature[..., None] * batch.target
+    objective = _Objective(loss, records, convexity, linear)
+    near = objective.in_single_precision().approach(batch.target.astype(jnp.float32))
+    return objective.finish(near.astype(linear.dtype), batch.tolerance)
 
 
 class _Turn(NamedTuple):
@@ -91,15 +121,15 @@ class _Turn(NamedTuple):
 
 
 class _Objective:
-    """sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + pull . f"""
+    """sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + linear . f"""
 
-    def __init__(self, loss: Loss, records: Stack, convexity: jax.Array, pull: jax.Array) -> None:
-        self.loss, self.records, self.convexity, self.pull = loss, records, convexity, pull
+    def __init__(self, loss: Loss, records: Stack, convexity: jax.Array, linear: jax.Array) -> None:
+        self.loss, self.records, self.convexity, self.linear = loss, records, convexity, linear
 
     def in_single_precision(self) -> "_Objective":
         *wide, half = self.records
-        *wide, convexity, pull = (a.astype(jnp.float32) for a in (*wide, self.convexity, self.pull))
-        return _Objective(self.loss, Stack(*wide, half), convexity, pull)
+        *wide, convexity, linear = (a.astype(jnp.float32) for a in (*wide, self.convexity, self.linear))
+        return _Objective(self.loss, Stack(*wide, half), convexity, linear)
 
     def at(self, f: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Scores and gradient."""
@@ -107,7 +137,7 @@ class _Objective:
         scores = jnp.einsum("pcnd,prd->pcnr", X, f)
         # piece by piece, or a long sum with a small result would keep a small part of a GPU busy
         data = jnp.sum(jnp.einsum("pcnr,pcnd->pcrd", weight * self.loss.slope(scores, y), X), axis=1)
-        return scores, data + self.convexity * f + self.pull
+        return scores, data + self.convexity * f + self.linear
 
     def first_bends(self, scores: jax.Array) -> jax.Array:
         """Weighted curvatures of the loss in the first pieces, which stand for all."""
@@ -122,7 +152,7 @@ class _Objective:
         """Second derivatives, (party, problem, d, d), in single precision, from curvatures of the first pieces or of
         all."""
         thin, rest = self.records.half
-        d = self.pull.shape[-1]
+        d = self.linear.shape[-1]
         data = self._products(bends[:, :THIN], thin)
         if bends.shape[1] > THIN:
             data += self._products(bends[:, THIN:], rest)
@@ -136,7 +166,7 @@ class _Objective:
         """sum_n bend_n x_n x_n', of pairs (party, problem, pair), else (party, problem, d, d)."""
         merged = (half.shape[0], -1)
         bends, half = bends.reshape(*merged, bends.shape[-1]), half.reshape(*merged, half.shape[-1])
-        if half.shape[-1] == self.pull.shape[-1]:
+        if half.shape[-1] == self.linear.shape[-1]:
             return jnp.einsum("pnrd,pne->prde", bends[..., None] * half[:, :, None], half, preferred_element_type="f4")
         return jnp.einsum("pnr,pnk->prk", bends, half, preferred_element_type="f4")
 
@@ -161,7 +191,7 @@ class _Objective:
 
         unseen = jnp.full((*start.shape[:2], 1), jnp.inf, start.dtype)
         first = evaluated(start, jnp.zeros_like(start), unseen, jnp.zeros((), jnp.int32))
-        enough = jnp.maximum(NEAR * _norm(first.gradient), ROUNDING * _norm(self.pull))
+        enough = jnp.maximum(NEAR * _norm(first.gradient), ROUNDING * _norm(self.linear))
         last = jax.lax.while_loop(going_on, move, first)
         return jnp.where(_norm(last.gradient) > last.before, last.f - last.step, last.f)
 

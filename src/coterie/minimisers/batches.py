@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.federation import Shard
-from coterie.problems.local import Records
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, Records
 
 MOST_PADDING = 1.25  # the largest party of a bucket over its smallest
 
@@ -30,15 +29,19 @@ def make_buckets(problem: Problem, shards: Any) -> list[Records]:
     return [_stack(problem, [shards[i] for i in group]) for group in group_by_size([len(s.y) for s in shards])]
 
 
+def padded(parties: Sequence[Records]) -> Records:
+    """The records of one group, likewise."""
+    n_rows = max(len(own.y) for own in parties)
+    return Records(*(_pad(column, n_rows) for column in zip(*parties, strict=True)))
+
+
 def _stack(problem: Problem, shards: Sequence[Any]) -> Records:
     size = len(shards[0].y)
     if all(len(shard.y) == size for shard in shards):  # no padding: a million people take no loop
         pooled = Shard(*(np.concatenate([getattr(s, name) for s in shards]) for name in ("X", "y", "weight")))
         columns = problem.records(pooled, size=size)
         return Records(*(column.reshape(len(shards), size, *column.shape[1:]) for column in columns))
-    columns = zip(*map(problem.records, shards), strict=True)
-    n_rows = max(len(shard.y) for shard in shards)
-    return Records(*(_pad(column, n_rows) for column in columns))
+    return padded([problem.records(shard) for shard in shards])
 
 
 def _pad(arrays: tuple[np.ndarray, ...], n_rows: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Exact local minimisers: one party's step to an absolute, public bound on the gradient.
+"""The plain minimiser: one party's step to an absolute, public bound on the gradient.
 
 The step minimises  J(f) = sum_n w_n loss(x_n . f, y_n) + penalty(f) + linear . f + (curvature/2) |f - target|^2.
 Split J = S + rest with S smooth and strongly convex, and let T(f) = prox(f - step * grad S(f)) with step < 1/Lip(S).
@@ -12,37 +12,24 @@ search of Stella, Themelis, Sopasakis and Patrinos, 2017). Hence it cannot diver
 steps do; an accelerated gradient method takes over should they ever run out. With no `rest` this is damped Newton.
 
 The factorised Newton matrix is kept while it still halves the residual |f - T(f)|: a pass over the data costs d times
-less than a new Hessian. Minimisations that are mapped (`jax.vmap`) over one party's records are solved together
-(`shared`), and each by itself only if one of them misses its tolerance that way.
+less than a new Hessian.
 """
 
-import contextvars
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
-from coterie.problems import shared
+from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss
-from coterie.problems.one_record import slope_at_minimum
 from coterie.problems.penalties import Penalty
+from coterie.problems.problem import Records
 
 NEWTON_STEPS = 100
 GRADIENT_STEPS = 200_000
 KEEP_FACTOR_WHILE = 0.5
 STEP_MARGIN = 0.95
 SMALLEST_SHARE = 2.0**-12
-
-
-class Records(NamedTuple):
-    """One party's records as arrays; padding rows have weight 0."""
-
-    X: Any  # (n_records, n_features)
-    y: Any  # (n_records,)
-    weight: Any  # (n_records,)
 
 
 class _State(NamedTuple):
@@ -56,102 +43,24 @@ class _State(NamedTuple):
     steps: jax.Array
 
 
-def minimise(
-    loss: Loss,
-    penalty: Penalty,
-    records: Records,
-    *,
-    linear: jax.Array,
-    target: jax.Array,
-    curvature: jax.Array,
-    tolerance: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """The minimiser and the norm of a subgradient of J there, which is <= tolerance unless rounding forbids it."""
-    if lies_on_a_line(loss, records) and penalty.smooth:
-        X, y, weight = records
-        convexity = penalty.l2 + curvature
-        centre = (curvature * target - linear) / convexity
-        slope, bound = slope_at_minimum(loss, X[0], y[0], weight[0], centre=centre, convexity=convexity)
-        return centre - (weight[0] / convexity) * slope * X[0], bound
-    if not shared.applies(loss, penalty, records.X.size):
-        return minimise_alone(loss, penalty, records, shared.Pull(linear, target, curvature, tolerance))
-    pull = shared.Pull(*map(jnp.asarray, (linear, target, curvature, tolerance)))
-    return _batchable(loss, penalty)(Records(*map(jnp.asarray, records)), pull)
+class Newton(Minimiser):
+    """One subproblem of one party, to its tolerance unless rounding forbids it."""
 
-
-def minimise_alone(loss: Loss, penalty: Penalty, records: Records, pull: shared.Pull) -> tuple[jax.Array, jax.Array]:
-    """As `minimise`, never together with others."""
-    objective = _Objective(loss, penalty, records, pull.linear, pull.target, pull.curvature)
-    state = objective.state(pull.target, jnp.zeros((), jnp.int32))
-    state = _newton(objective, state, pull.tolerance)
-    state = _accelerated_gradient(objective, state, pull.tolerance)
-    return state.point, state.bound
-
-
-def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
-    """`minimise_alone` with a rule of its own for many minimisations at once."""
-    alone = custom_vmap(functools.partial(minimise_alone, loss, penalty))
-
-    @alone.def_vmap
-    def _together(n, batched, records: Records, pull: shared.Pull):
-        each = jax.vmap(
-            functools.partial(minimise_alone, loss, penalty),
-            in_axes=jax.tree.map(lambda has_axis: 0 if has_axis else None, tuple(batched)),
-            axis_size=n,
-        )
-        if any(batched[0]):
-            return each(records, pull), (True, True)
-        pulls = jax.tree.map(
-            lambda a, has_axis: a if has_axis else jnp.broadcast_to(a, (n, *a.shape)), pull, batched[1]
-        )
-        first = shared.minimise_together(loss, penalty, records, pulls)
-        if _one_try.get():
-            return first, (True, True)
-        missed = ~jnp.all(first[1] <= pulls.tolerance)
-        done = _only_if(missed, lambda: each(records, pull), first)
-        return done, (True, True)
-
-    return alone
-
-
-_one_try: contextvars.ContextVar[bool] = contextvars.ContextVar("one_try", default=False)
-
-
-def in_one_try(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that JAX compiles when it is called first, so that a minimisation that was solved together with others
-    and missed its tolerance is not tried again: its bound tells. For callers who then try everything again; a second
-    solver takes long to compile."""
-
-    def call(*arguments: Any) -> Any:
-        token = _one_try.set(True)
-        try:
-            return compiled(*arguments)
-        finally:
-            _one_try.reset(token)
-
-    return call
-
-
-def _only_if(flag: jax.Array, better: Callable[[], Any], first: Any) -> Any:
-    """`better()` where the flag is set, computed only there."""
-    if jax.default_backend() != "gpu":
-        return jax.lax.cond(flag, better, lambda: first)
-    # engines map parties at once there: both sides of a branch would be computed, a loop that nobody enters is not
-    return jax.lax.while_loop(lambda carry: carry[0], lambda _: (jnp.asarray(False), better()), (flag, first))[1]
-
-
-def lies_on_a_line(loss: Loss, records: Records) -> bool:
-    """One record with one score: the minimiser is the centre plus a multiple of its row."""
-    return len(records.y) == 1 and loss.n_outputs == 1
+    def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
+        objective = _Objective(self.loss, self.penalty, prepared, batch)
+        state = objective.state(batch.target, jnp.zeros((), jnp.int32))
+        state = _newton(objective, state, batch.tolerance)
+        state = _accelerated_gradient(objective, state, batch.tolerance)
+        return state.point, state.bound
 
 
 class _Objective:
-    def __init__(self, loss, penalty, records, linear, target, curvature):
+    def __init__(self, loss: Loss, penalty: Penalty, records: Records, subproblem: Subproblem) -> None:
         self.loss, self.penalty, self.records = loss, penalty, records
-        self.linear, self.target, self.curvature = linear, target, curvature
+        self.linear, self.target, self.curvature, _ = subproblem
         rows = jnp.sum(records.X**2, axis=1)
         # |Hessian| <= c1 * trace(X' W X) + l2 + curvature
-        self.step = STEP_MARGIN / (loss.smoothness * jnp.dot(records.weight, rows) + penalty.l2 + curvature)
+        self.step = STEP_MARGIN / (loss.smoothness * jnp.dot(records.weight, rows) + penalty.l2 + self.curvature)
 
     def scores(self, f):
         return self.records.X @ _matrix(f, self.loss.n_outputs)

@@ -1,6 +1,6 @@
-"""Minimisations of parties in an engine's arrays: sixteen of one party at a time, or one each of many parties.
+"""Minimisations of parties: sixteen of one party at a time, or one each of many parties.
 
-Arrays of problems are (problem, party, d) or (problem, party). Each minimises
+`problems` is a `Subproblem` of arrays (problem, party, d) or (problem, party). Each minimises
 
     sum_n w_n loss(x_n . f, y_n) + (l2/2) |f|^2 + linear . f + (curvature/2) |f - target|^2
 """
@@ -9,18 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.native.dense import DenseRows
+from coterie.minimisers.native.dense import DenseRows
+from coterie.minimisers.native.newton import minimise
+from coterie.minimisers.native.sparse import COMMON, SparseRows
 from coterie.native.kernels import kernel
-from coterie.native.lanes import LANES, aligned, load, single, store
-from coterie.native.newton import minimise
-from coterie.native.sparse import COMMON, SparseRows
-
-
-class Problems(NamedTuple):
-    linear: Any
-    target: Any
-    curvature: Any
-    tolerance: Any
+from coterie.native.vectors import LANES, aligned, load, single, store
 
 
 class SparseParty(NamedTuple):
@@ -78,7 +71,7 @@ def minimise_sixteen(own, l2, party, chosen, problems, room, f, norms):
         for j in range(d):
             target = problems.target[problem, party, own.order[j]]
             room.f[j, lane] = target
-            room.pull[j, lane] = problems.linear[problem, party, own.order[j]] - curvature * target
+            room.linear[j, lane] = problems.linear[problem, party, own.order[j]] - curvature * target
     minimise(own.rows, own.exact, room)
     for lane in range(LANES):
         norms[chosen[lane], party] = room.norm[0, lane]
@@ -105,7 +98,7 @@ def minimise_each(rows, starts, l2, parties, problems, near_room, room, f, norms
             room.tolerance[0] = problems.tolerance[problem, party]
             for j in range(d):
                 room.f[j] = problems.target[problem, party, j]
-                room.pull[j] = problems.linear[problem, party, j] - curvature * room.f[j]
+                room.linear[j] = problems.linear[problem, party, j] - curvature * room.f[j]
             minimise(near, exact, room)
             norms[problem, party] = room.norm[0]
             for j in range(d):

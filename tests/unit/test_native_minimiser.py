@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from coterie.native import dense, kernels, newton, passes, sparse
+from coterie.minimisers.base import Subproblem
+from coterie.minimisers.native import dense, newton, passes, sparse
+from coterie.minimisers.native.logistic import exponential, slope_and_bend
+from coterie.minimisers.native.parties import dense_rows, minimise_each, minimise_sixteen, single_rows, sparse_party
+from coterie.native import kernels
 from coterie.native.kernels import jit, kernel
-from coterie.native.lanes import LANES, aligned, largest, load, store, total, where_positive
-from coterie.native.logistic import exponential, slope_and_bend
-from coterie.native.parties import Problems, dense_rows, minimise_each, minimise_sixteen, single_rows, sparse_party
+from coterie.native.vectors import LANES, aligned, largest, load, store, total, where_positive
 
 RNG_SEED = 0
 
@@ -172,7 +174,7 @@ L2 = 0.3
 def problems_of(n_problems, n_parties, d, size=30.0, tolerance=1e-9, seed=1):
     rng = np.random.default_rng(seed)
     shape = (n_problems, n_parties)
-    return Problems(
+    return Subproblem(
         size * rng.normal(size=(*shape, d)),
         rng.normal(size=(*shape, d)),
         rng.uniform(2, 20, size=shape),
@@ -181,7 +183,7 @@ def problems_of(n_problems, n_parties, d, size=30.0, tolerance=1e-9, seed=1):
 
 
 def gradient_at(record, problems, problem, party, f):
-    own = Problems(*(a[problem, party] for a in problems))
+    own = Subproblem(*(a[problem, party] for a in problems))
     return by_definition(*record, f)[0] + L2 * f + own.linear + own.curvature * (f - own.target)
 
 
@@ -318,7 +320,7 @@ def test_a_kernel_is_kept_until_any_source_changes(tmp_path, monkeypatch):
     assert hits() == 0
     assert list((tmp_path / "coterie" / "numba").rglob("*.nbc"))
     assert hits() == 1
-    monkeypatch.setattr(kernels, "_source", lambda: "0" * 64)  # as if another file of the package had changed
+    monkeypatch.setattr(kernels, "_source", lambda _: "0" * 64)  # as if another file of the package had changed
     assert hits() == 0
 
 

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss
+from coterie.problems.problem import Records
 
 SINGLE_STEPS = 6
 DOUBLE_STEPS = 2  # from a start that is right in single precision: the second is at rounding
@@ -32,6 +34,22 @@ class _Search(NamedTuple):
     earlier: jax.Array  # and of the one before
     steps: jax.Array
     done: jax.Array
+
+
+class OneRecord(Minimiser):
+    """One subproblem of a party with one record, under a smooth penalty."""
+
+    def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
+        X, y, weight = prepared
+        convexity = self.penalty.l2 + batch.curvature
+        centre = (batch.curvature * batch.target - batch.linear) / convexity
+        slope, bound = slope_at_minimum(self.loss, X[0], y[0], weight[0], centre=centre, convexity=convexity)
+        return centre - (weight[0] / convexity) * slope * X[0], bound
+
+
+def lies_on_a_line(loss: Loss, records: Records) -> bool:
+    """One record with one score: the minimiser is the centre plus a multiple of its row."""
+    return len(records.y) == 1 and loss.n_outputs == 1
 
 
 def slope_at_minimum(

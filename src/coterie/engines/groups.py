@@ -1,4 +1,4 @@
-"""One part of a run: plans that differ in grants and numbers alone, from the first state to their transcripts."""
+"""Plans that run side by side, since they differ in grants and numbers alone: from the first state to transcripts."""
 
 import functools
 from collections.abc import Sequence
@@ -17,11 +17,16 @@ from coterie.privacy.noise import NoiseSource
 from coterie.transcript import Transcript
 
 
-class Track:
+class PlanGroup:
     """`state` is for whoever advances it."""
 
     def __init__(
-        self, plans: Sequence[Plan], source: NoiseSource, repeats: int, impairments: Impairments | None, block: int
+        self,
+        plans: Sequence[Plan],
+        source: NoiseSource,
+        repeats: int,
+        impairments: Impairments | None,
+        block: int,
     ) -> None:
         self.plans, self.plan = plans, plans[0]
         self.n_rounds, self.repeats, self.block = self.plan.n_rounds, repeats * len(plans), block
@@ -42,8 +47,10 @@ class Track:
         one = (public, own if private is None else private, silence)
         self.state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.repeats, *a.shape)), one)
 
-    def program(self, repeats: int) -> Program:
-        return Program.of(self.plan, repeats, self.block, self._remembers(), len(self.plans))
+    def program(self, repeats: int, **settings: Any) -> Program:
+        return Program.of(
+            self.plan, repeats, self.block, remembers=self._remembers(), plans=len(self.plans), **settings
+        )
 
     def _remembers(self) -> bool:
         """What counts for a party that is silent: its last release, or what it last put into a sum."""

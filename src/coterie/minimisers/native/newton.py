@@ -1,4 +1,4 @@
-"""Minimisers of  data(f) + (convexity/2) |f|^2 + pull . f  to a bound on the gradient, by Newton's method.
+"""Minimisers of  data(f) + (convexity/2) |f|^2 + linear . f  to a bound on the gradient, by Newton's method.
 
 Newton's systems are solved by conjugate gradients in single precision, scaled to the size of the gradient and
 preconditioned by the curvature of a part of the records, averaged over the problems. The first turns look at a part of
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.minimisers.native.passes import add_curvature, add_curvature_matrix, add_gradient, curvature_trace
 from coterie.native.kernels import jit
-from coterie.native.lanes import (
+from coterie.native.vectors import (
     LANES,
     aligned,
     double,
@@ -25,7 +26,6 @@ from coterie.native.lanes import (
     store,
     where_positive,
 )
-from coterie.native.passes import add_curvature, add_curvature_matrix, add_gradient, curvature_trace
 
 MOST_TURNS, MOST_STEPS = 30, 60  # of Newton's method; of conjugate gradients in a turn
 MOST_EXACT_TURNS = 6  # two or three are usual; a tolerance below rounding is never met
@@ -44,7 +44,7 @@ class Room(NamedTuple):
     """What one thread needs for problems with d coefficients; vectors are (d, 16), or (d,) for one problem."""
 
     f: Any
-    pull: Any
+    linear: Any
     convexity: Any  # one row, and so have
     tolerance: Any
     norm: Any
@@ -68,7 +68,7 @@ def room(n_rows: int, d: int, *, sparse: bool) -> Room:
     vector, number = ((d, LANES), (1, LANES)) if sparse else ((d,), (1,))
     return Room(
         f=aligned(*vector),
-        pull=aligned(*vector),
+        linear=aligned(*vector),
         convexity=aligned(*number),
         tolerance=aligned(*number),
         norm=aligned(*number),
@@ -152,7 +152,7 @@ def _or_one(norm):
 def _gradient(rows, exact_rows, stride, exact, curvature, room):
     f, d = room.f, room.f.shape[0]
     for j in range(d):
-        store(room.gradient, j, curvature * load(f, j) + load(room.pull, j))
+        store(room.gradient, j, curvature * load(f, j) + load(room.linear, j))
     if exact:
         add_gradient(exact_rows, stride, f, room.bends, room.part_double, room.gradient)
     else:

@@ -20,13 +20,13 @@ from coterie.network.impairments import Impairments
 from coterie.plan import Plan
 from coterie.privacy import people_moves
 from coterie.privacy.noise import NoiseSource, Seeded
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 
 ENOUGH_WORK = 2**26  # rounds x runs x people at work x features for which it pays to load Numba
 BLOCK_WORK = 2**28  # of them in a block: about a tenth of a second, and a run's states are fetched once a block
 
 
-def fits(plan: Plan, impairments: Impairments | None, repeats: int) -> bool:
+def fits(plan: Plan, impairments: Impairments | None, repeats: int, enough_work: float = ENOUGH_WORK) -> bool:
     """People with one record and squared loss, all under the same grant, whose sum is noised by a curator."""
     algorithm, (grants, index) = plan.algorithm, plan.issued
     return (
@@ -37,7 +37,7 @@ def fits(plan: Plan, impairments: Impairments | None, repeats: int) -> bool:
         and people_moves.can_take(grants, plan.problem, plan.facts.n_parties)
         and bool(np.all(index == index[:, :1]))
         and algorithm.coordinator_penalty.as_soft_threshold(1.0) is not None
-        and _work(plan, repeats) >= ENOUGH_WORK
+        and _work(plan, repeats) >= enough_work
         and native.available()
         and jax.default_backend() == "cpu"
     )

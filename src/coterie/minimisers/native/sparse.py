@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.minimisers.native.logistic import slope_and_bend
 from coterie.native.kernels import jit
-from coterie.native.lanes import LANES, clear, double, everywhere, load, single, store, total
-from coterie.native.logistic import slope_and_bend
+from coterie.native.vectors import LANES, clear, double, everywhere, load, single, store, total
 
 COMMON = 4
 ROWS_AT_ONCE = 512  # added up before they are added to the rest: bounds the rounding of single precision

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.minimisers.native.logistic import slope_and_bend
 from coterie.native.kernels import jit
-from coterie.native.lanes import clear, double, everywhere, load, single, store, total
-from coterie.native.logistic import slope_and_bend
+from coterie.native.vectors import clear, double, everywhere, load, single, store, total
 
 BLOCKS_AT_ONCE = 512  # added up before they are added to the rest: bounds the rounding of single precision
 

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared, explicit
-from coterie.problems.local import Records, minimise_alone
-from coterie.problems.shared import Pull
+from coterie.minimisers import matrices
+from coterie.minimisers.base import Subproblem
+from coterie.minimisers.newton import Newton
+from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared
+from coterie.problems.problem import Records
 
 PARTIES, N, D, M = 2, 403, 12, 5  # no whole number of pieces
 LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(threshold=0.7)]
@@ -23,58 +25,58 @@ def make_records(loss, seed=0):
     return Records(X, (score > 0).astype(float) if loss.margin else score, weight)
 
 
-def make_pulls(size=30.0, convexity=(2.0, 20.0), tolerance=1e-9, seed=1):
+def make_batch(size=30.0, convexity=(2.0, 20.0), tolerance=1e-9, seed=1):
     rng = np.random.default_rng(seed)
     linear, target = size * rng.normal(size=(PARTIES, M, D)), rng.normal(size=(PARTIES, M, D))
-    return Pull(linear, target, rng.uniform(*convexity, size=(PARTIES, M)), np.full((PARTIES, M), tolerance))
+    return Subproblem(linear, target, rng.uniform(*convexity, size=(PARTIES, M)), np.full((PARTIES, M), tolerance))
 
 
-def solve(loss, l2, records, pulls, pairs=True):
+def solve(loss, l2, records, batch, pairs=True):
     with jax.enable_x64(True):
-        ready = explicit.stack(Records(*map(jnp.asarray, records)), pairs)
-        program = jax.jit(lambda ready, pulls: explicit.minimise(loss, L2(l2), ready, pulls))
-        f, norms = program(ready, jax.tree.map(jnp.asarray, pulls))
+        ready = matrices.stack(Records(*map(jnp.asarray, records)), pairs)
+        program = jax.jit(lambda ready, batch: matrices.minimise(loss, L2(l2), ready, batch))
+        f, norms = program(ready, jax.tree.map(jnp.asarray, batch))
     return np.asarray(f), np.asarray(norms)
 
 
-def gradient_norms(loss, l2, records, pulls, f):
+def gradient_norms(loss, l2, records, batch, f):
     """In double precision and from the definition."""
     with jax.enable_x64(True):
         scores = np.einsum("pnd,prd->prn", records.X, f)
         slopes = np.asarray(loss.slope(jnp.asarray(scores), jnp.asarray(records.y)[:, None]))
     data = np.einsum("prn,pnd->prd", slopes * records.weight[:, None], records.X)
-    whole = data + l2 * f + pulls.linear + pulls.curvature[..., None] * (f - pulls.target)
+    whole = data + l2 * f + batch.linear + batch.curvature[..., None] * (f - batch.target)
     return np.linalg.norm(whole, axis=-1)
 
 
 @pytest.mark.parametrize("pairs", [True, False], ids=["pairs", "rows"])
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_all_are_within_their_tolerances_and_where_each_alone_ends(loss, pairs):
-    records, pulls = make_records(loss), make_pulls()
-    f, norms = solve(loss, 0.3, records, pulls, pairs)
-    assert (norms <= pulls.tolerance).all()
-    assert np.allclose(norms, gradient_norms(loss, 0.3, records, pulls, f), rtol=0, atol=1e-11)
+    records, batch = make_records(loss), make_batch()
+    f, norms = solve(loss, 0.3, records, batch, pairs)
+    assert (norms <= batch.tolerance).all()
+    assert np.allclose(norms, gradient_norms(loss, 0.3, records, batch, f), rtol=0, atol=1e-11)
     with jax.enable_x64(True):
         for party in range(PARTIES):
             own = Records(*(jnp.asarray(column[party]) for column in records))
             for problem in range(M):
-                pull = Pull(*(jnp.asarray(a[party, problem]) for a in pulls))
-                alone, _ = minimise_alone(loss, L2(0.3), own, pull)
+                own_problem = Subproblem(*(jnp.asarray(a[party, problem]) for a in batch))
+                alone, _ = Newton(loss, L2(0.3)).minimise(own, own_problem)
                 assert np.abs(f[party, problem] - alone).max() <= 1e-8 * np.abs(alone).max()
 
 
 @pytest.mark.parametrize("pairs", [True, False], ids=["pairs", "rows"])
 def test_the_matrix_is_that_of_second_derivatives(pairs):
     """To half precision, also of one feature, of which there is one pair."""
-    loss, records, pulls = Logistic(), make_records(Logistic()), make_pulls()
+    loss, records, batch = Logistic(), make_records(Logistic()), make_batch()
     for d in (1, 3):
-        X, f = 0.3 + records.X[..., :d], pulls.target[..., :d]
+        X, f = 0.3 + records.X[..., :d], batch.target[..., :d]
         scores = np.einsum("pnd,prd->prn", X, f)
         bends = np.exp(-scores) / (1 + np.exp(-scores)) ** 2 * records.weight[:, None]
         right = np.einsum("prn,pnd,pne->prde", bends, X, X) + 2.0 * np.eye(d)
         with jax.enable_x64(True):
-            ready = explicit.stack(Records(jnp.asarray(X), *map(jnp.asarray, records[1:])), pairs)
-            objective = explicit._Objective(loss, ready, jnp.full((PARTIES, M, 1), 2.0), jnp.zeros((PARTIES, M, d)))
+            ready = matrices.stack(Records(jnp.asarray(X), *map(jnp.asarray, records[1:])), pairs)
+            objective = matrices._Objective(loss, ready, jnp.full((PARTIES, M, 1), 2.0), jnp.zeros((PARTIES, M, d)))
             matrix = objective.matrix(objective.bends(objective.at(jnp.asarray(f))[0]))
         assert np.abs(matrix - right).max() <= 0.004 * np.abs(right).max()
 
@@ -85,58 +87,58 @@ def test_badly_conditioned_problems_take_more_steps_and_arrive():
     turned, _ = np.linalg.qr(rng.normal(size=(d, d)))
     X = rng.normal(size=(PARTIES, N, d)) * np.geomspace(1, 0.03, d) @ turned
     records = Records(X, rng.normal(size=(PARTIES, N)), np.ones((PARTIES, N)))
-    pulls = Pull(
+    batch = Subproblem(
         rng.normal(size=(PARTIES, M, d)),
         np.zeros((PARTIES, M, d)),
         np.full((PARTIES, M), 0.5),
         np.full((PARTIES, M), 1e-9),
     )
-    f, norms = solve(Squared(), 0.0, records, pulls)
-    assert (norms <= pulls.tolerance).all()
-    assert np.allclose(norms, gradient_norms(Squared(), 0.0, records, pulls, f), rtol=0, atol=1e-10)
+    f, norms = solve(Squared(), 0.0, records, batch)
+    assert (norms <= batch.tolerance).all()
+    assert np.allclose(norms, gradient_norms(Squared(), 0.0, records, batch, f), rtol=0, atol=1e-10)
 
 
 def test_steps_that_go_too_far_are_halved():
     """From where the logistic loss is flat, Newton's first step leads far beyond the minimiser, and never back."""
     records = make_records(Logistic())
-    pulls = make_pulls(size=0.1, convexity=(0.1, 0.12))._replace(target=np.full((PARTIES, M, D), 4.0))
-    f, norms = solve(Logistic(), 0.0, records, pulls)
-    assert (norms <= pulls.tolerance).all()
-    assert np.allclose(norms, gradient_norms(Logistic(), 0.0, records, pulls, f), rtol=0, atol=1e-11)
+    batch = make_batch(size=0.1, convexity=(0.1, 0.12))._replace(target=np.full((PARTIES, M, D), 4.0))
+    f, norms = solve(Logistic(), 0.0, records, batch)
+    assert (norms <= batch.tolerance).all()
+    assert np.allclose(norms, gradient_norms(Logistic(), 0.0, records, batch, f), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize(("turns", "last"), [(0, 0), (1, 0), (30, 20)])
 def test_a_tolerance_that_is_missed_is_not_hidden(turns, last, monkeypatch):
-    monkeypatch.setattr(explicit, "MOST_TURNS", turns)
-    monkeypatch.setattr(explicit, "MOST_LAST_TURNS", last)
-    records, pulls = make_records(Logistic()), make_pulls(tolerance=0.0)
-    f, norms = solve(Logistic(), 0.3, records, pulls)
-    right = gradient_norms(Logistic(), 0.3, records, pulls, f)
+    monkeypatch.setattr(matrices, "MOST_TURNS", turns)
+    monkeypatch.setattr(matrices, "MOST_LAST_TURNS", last)
+    records, batch = make_records(Logistic()), make_batch(tolerance=0.0)
+    f, norms = solve(Logistic(), 0.3, records, batch)
+    right = gradient_norms(Logistic(), 0.3, records, batch, f)
     assert np.allclose(norms, right, rtol=1e-9, atol=1e-11)
     assert turns > 1 or (right > 1e-3).all()
 
 
 def test_records_without_weight_in_the_first_pieces():
     """Nothing stands for the others then: a party may not arrive, which is told, and the others do."""
-    records, pulls = make_records(Logistic()), make_pulls(size=3.0)
-    records.weight[0, np.arange(N) % explicit.PIECES < explicit.THIN] = 0.0
-    f, norms = solve(Logistic(), 0.3, records, pulls)
+    records, batch = make_records(Logistic()), make_batch(size=3.0)
+    records.weight[0, np.arange(N) % matrices.PIECES < matrices.THIN] = 0.0
+    f, norms = solve(Logistic(), 0.3, records, batch)
     assert (norms[1] <= 1e-9).all()
-    assert np.allclose(norms, gradient_norms(Logistic(), 0.3, records, pulls, f), rtol=1e-9, atol=1e-11)
+    assert np.allclose(norms, gradient_norms(Logistic(), 0.3, records, batch, f), rtol=1e-9, atol=1e-11)
 
 
 def test_a_start_at_the_minimiser_stays_there():
-    records, pulls = make_records(Logistic()), make_pulls()
-    f, _ = solve(Logistic(), 0.3, records, pulls)
-    linear = pulls.linear + pulls.curvature[..., None] * (f - pulls.target)
-    again, norms = solve(Logistic(), 0.3, records, pulls._replace(linear=linear, target=f))
-    assert (norms <= pulls.tolerance).all()
+    records, batch = make_records(Logistic()), make_batch()
+    f, _ = solve(Logistic(), 0.3, records, batch)
+    linear = batch.linear + batch.curvature[..., None] * (f - batch.target)
+    again, norms = solve(Logistic(), 0.3, records, batch._replace(linear=linear, target=f))
+    assert (norms <= batch.tolerance).all()
     assert np.abs(again - f).max() <= 1e-10
 
 
 def test_not_a_number_is_not_within_a_tolerance():
-    records, pulls = make_records(Logistic()), make_pulls()
-    pulls.linear[0, 2] = np.nan
-    _, norms = solve(Logistic(), 0.3, records, pulls)
+    records, batch = make_records(Logistic()), make_batch()
+    batch.linear[0, 2] = np.nan
+    _, norms = solve(Logistic(), 0.3, records, batch)
     assert np.isnan(norms[0, 2])
     assert (np.delete(norms.ravel(), 2) <= 1e-9).all()

@@ -1,6 +1,7 @@
 """People with one record each, whoever of them works: the engine in machine code gives what the general one gives."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 
 from coterie.algorithms import SumNoisedADMM
 from coterie.data import Federation
-from coterie.engines import people_at_work
-from coterie.engines.in_process import run, run_many
+from coterie.engines import in_process, people_native
+from coterie.engines.paths import Paths
 from coterie.errors import LocalSolveError
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
@@ -19,7 +20,7 @@ from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.proximal import SumNoise
 from coterie.privacy.proximal_grants import ProxScales, _clipped_move
 from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Squared
-from coterie.problems.local import Records
+from coterie.problems.problem import Records
 from coterie.schedules import Schedule
 from coterie.transcript import Interrupted
 
@@ -31,9 +32,8 @@ X, Y, WEIGHTS = 0.4 * RNG.normal(size=(N, D)), RNG.normal(size=N), RNG.uniform(0
 X[7], X[0] = 0.0, 0.0  # two who say nothing
 
 
-@pytest.fixture(autouse=True)
-def however_small(monkeypatch):
-    monkeypatch.setattr(people_at_work, "ENOUGH_WORK", 0)
+HOWEVER_SMALL, GENERAL = Paths(people_work=0), Paths(only=("general",))
+run, run_many = (functools.partial(engine, paths=HOWEVER_SMALL) for engine in (in_process.run, in_process.run_many))
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,12 @@ def make_plan(crowd, *, loss=None, penalty=None, selection=None, rounds=9, chann
     return Plan.make(algorithm, problem, "unrestricted", crowd.facts, rounds=rounds, adjacency="zero-out", unit="party")
 
 
-def both(plan, crowd, monkeypatch, noise=None):
+def both(plan, crowd):
     """Releases of this engine and of the general one."""
-    noise = noise or Seeded(2)
-    assert people_at_work.fits(plan, None, REPEATS)
-    short = run(plan, crowd, noise=noise, repeats=REPEATS).releases
-    monkeypatch.setattr(people_at_work, "fits", lambda *_: False)
-    return short, run(plan, crowd, noise=noise, repeats=REPEATS).releases
+    taken = []
+    short = run(plan, crowd, noise=Seeded(2), repeats=REPEATS, explain=lambda choice: taken.append(choice.path.name))
+    assert taken == ["people in machine code"]
+    return short.releases, run(plan, crowd, noise=Seeded(2), repeats=REPEATS, paths=GENERAL).releases
 
 
 CASES = {
@@ -86,8 +85,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_releases_what_the_general_way_releases(case, crowd, monkeypatch):
-    short, general = both(make_plan(crowd, **CASES[case]), crowd, monkeypatch)
+def test_it_releases_what_the_general_way_releases(case, crowd):
+    short, general = both(make_plan(crowd, **CASES[case]), crowd)
     np.testing.assert_allclose(short, general, rtol=1e-11, atol=1e-12)
 
 
@@ -95,8 +94,8 @@ def test_it_releases_what_the_general_way_releases(case, crowd, monkeypatch):
 def test_blocks_go_on_where_the_last_one_ended(case, crowd, monkeypatch):
     plan = make_plan(crowd, **{**CASES[case], "rounds": 23})
     whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
-    monkeypatch.setattr(people_at_work, "BLOCK_WORK", 1)
-    assert people_at_work.block_length(plan, REPEATS, 20) == 2
+    monkeypatch.setattr(people_native, "BLOCK_WORK", 1)
+    assert people_native.block_length(plan, REPEATS, 20) == 2
     assert np.array_equal(run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases, whole)
 
 
@@ -143,7 +142,7 @@ def test_plans_side_by_side_release_what_each_releases_alone(crowd):
 def test_an_interrupted_run_keeps_whole_blocks(crowd, monkeypatch):
     plan = make_plan(crowd, rounds=30)
     whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
-    monkeypatch.setattr(people_at_work, "BLOCK_WORK", 1)
+    monkeypatch.setattr(people_native, "BLOCK_WORK", 1)
 
     def stop(done, of):
         if done == 6:
@@ -171,7 +170,7 @@ def test_a_step_that_misses_the_tolerance_is_not_released(crowd, monkeypatch):
 def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
     """Also under scales that no plan with squared loss has: moves that are not clipped, and a price that relies on the
     tolerance."""
-    from coterie.native import lanes, moves
+    from coterie.native import moves, vectors
 
     records = Records(X[:, None], Y[:, None], WEIGHTS[:, None])
     scales = ProxScales(0.8, l2, 0.7, radius, 0.4, 0.0, tolerance, strict)
@@ -187,7 +186,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
 
     states, ahead, out = moves.in_lanes(u, extra_rows=1), z_hat.copy(), unit.copy()
     issued = {name: np.array([getattr(scales, name)]) for name in moves.Scales._fields}
-    room = lanes.aligned(3 * moves.chunks(D), lanes.LANES)
+    room = vectors.aligned(3 * moves.chunks(D), vectors.LANES)
     begins, ends, centre = np.array([0]), np.array([5]), moves.Centre(0.9, 0.1, float(N))
     people = people_moves.people_of(records, np.array([radius]))
     moves.advance(people, moves.Scales(**issued), centre, who, begins, ends, states, ahead, room, out)
@@ -200,7 +199,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
 
 
 def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
-    assert people_at_work.fits(make_plan(crowd), None, 1)
+    assert people_native.fits(make_plan(crowd), None, 1, 0)
     others = [
         make_plan(crowd, loss=Huber(0.5)),
         make_plan(crowd, penalty=Ball(2.0)),
@@ -209,16 +208,15 @@ def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
     ]
     pairs = Federation.from_arrays(X[:40], Y[:40], parties=np.arange(40) // 2, row_norm=4.0, label_bound=3.0)
     for plan in [*others, make_plan(pairs)]:
-        assert not people_at_work.fits(plan, None, 1)
-    monkeypatch.setattr(people_at_work.native, "available", lambda: False)
-    assert not people_at_work.fits(make_plan(crowd), None, 1)
+        assert not people_native.fits(plan, None, 1, 0)
+    monkeypatch.setattr(people_native.native, "available", lambda: False)
+    assert not people_native.fits(make_plan(crowd), None, 1, 0)
 
 
-def test_little_work_does_not_load_numba(crowd, monkeypatch):
-    monkeypatch.undo()
+def test_little_work_does_not_load_numba(crowd):
     plan = make_plan(crowd)
-    assert not people_at_work.fits(plan, None, 1)
+    assert not people_native.fits(plan, None, 1)
     longer = dataclasses.replace(plan, n_rounds=10**6)
-    assert people_at_work.fits(longer, None, 1)
-    assert people_at_work.block_length(longer, 1, 20) == 10**6
-    assert people_at_work.block_length(longer, 100, 20) == 10**6 // 20
+    assert people_native.fits(longer, None, 1)
+    assert people_native.block_length(longer, 1, 20) == 10**6
+    assert people_native.block_length(longer, 100, 20) == 10**6 // 20

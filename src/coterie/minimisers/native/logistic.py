@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import overload
 
 from coterie.native.kernels import jit
-from coterie.native.lanes import everywhere, nearest_whole, negative, two_to_the, where_positive
+from coterie.native.vectors import everywhere, nearest_whole, negative, two_to_the, where_positive
 
 
 def exponential(x: Any) -> Any:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss, Squared
 from coterie.problems.penalties import Penalty
+from coterie.problems.problem import Records
 
-SMALLEST = 2**14  # records x features from which on it pays
 MOST_STEPS = 40  # of conjugate gradients; eight are usual
 MOST_CORRECTIONS = 4  # one or two are usual
 FIRST_SHARE = 5e-7  # of the first gradient: where single precision ends
@@ -28,52 +29,45 @@ ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
 SAMPLE_ROWS = 10  # for each feature, in the shared curvature
 
 
-def applies(loss: Loss, penalty: Penalty, n_elements: int) -> bool:
-    """To so many records x features of a party."""
-    return penalty.smooth and loss.n_outputs == 1 and n_elements >= SMALLEST
+def applies(loss: Loss, penalty: Penalty, n_elements: int, smallest: float) -> bool:
+    """To so many records x features of a party, where it pays from `smallest` on."""
+    return penalty.smooth and loss.n_outputs == 1 and n_elements >= smallest
 
 
-class Pull(NamedTuple):
-    """What differs between minimisations over the same records."""
+class SharedCurvature(Minimiser):
+    """Of one party; `batch` has a leading axis, and so have the minimisers and the norms of their gradients, which
+    should be, and need not be, within the tolerances."""
 
-    linear: Any  # (d,)
-    target: Any  # (d,)
-    curvature: Any
-    tolerance: Any
+    @jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
+    def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
+        loss, (X, y, weight) = self.loss, prepared
+        convexity = (self.penalty.l2 + batch.curvature)[:, None]
+        linear = batch.linear - batch.curvature[:, None] * batch.target  # gradient: data + convexity f + linear
+        rows, stop = _single(X), STOP_SHARE * batch.tolerance
+        inverses = _inverse_curvatures(loss, (rows, y, weight), _single(batch.target), convexity)
+        single = rows, _single(convexity), jax.tree.map(_single, inverses)
+        labelled = (loss, _single(y)[None], _single(weight)[None])
+        start = _descend(labelled, *single, _single(linear), _single(batch.target), _single(stop), FIRST_SHARE)
 
+        def verified(f, count):
+            scores = f @ X.T
+            gradient = (weight[None] * loss.slope(scores, y[None])) @ X + convexity * f + linear
+            return f, scores, gradient, jnp.sqrt(_dot(gradient, gradient)), count
 
-@jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
-def minimise_together(loss: Loss, penalty: Penalty, records: Any, pulls: Pull) -> tuple[jax.Array, jax.Array]:
-    """Minimisers and norms of their gradients, which should be, and need not be, within the tolerances; `pulls` has a
-    leading axis, and so has the result."""
-    X, y, weight = records
-    convexity = (penalty.l2 + pulls.curvature)[:, None]
-    pull = pulls.linear - pulls.curvature[:, None] * pulls.target  # gradient: data + convexity f + pull
-    rows, stop = _single(X), STOP_SHARE * pulls.tolerance
-    inverses = _inverse_curvatures(loss, (rows, y, weight), _single(pulls.target), convexity)
-    single = rows, _single(convexity), jax.tree.map(_single, inverses)
-    labelled = (loss, _single(y)[None], _single(weight)[None])
-    start = _descend(labelled, *single, _single(pull), _single(pulls.target), _single(stop), FIRST_SHARE)
+        def going_on(carry):
+            return jnp.any(carry[3] > batch.tolerance) & (carry[4] < MOST_CORRECTIONS)
 
-    def verified(f, count):
-        scores = f @ X.T
-        gradient = (weight[None] * loss.slope(scores, y[None])) @ X + convexity * f + pull
-        return f, scores, gradient, jnp.sqrt(_dot(gradient, gradient)), count
+        def correct(carry):
+            f, scores, gradient, _, count = carry
+            bends = weight[None] * loss.curvature(scores, y[None])
+            quadratic = (Squared(), jnp.zeros((1, 1), jnp.float32), _single(bends))
+            step = _descend(
+                quadratic, *single, _single(gradient), _single(jnp.zeros_like(f)), _single(stop), CORRECTION_SHARE
+            )
+            return verified(f + step.astype(f.dtype), count + 1)
 
-    def going_on(carry):
-        return jnp.any(carry[3] > pulls.tolerance) & (carry[4] < MOST_CORRECTIONS)
-
-    def correct(carry):
-        f, scores, gradient, _, count = carry
-        bends = weight[None] * loss.curvature(scores, y[None])
-        quadratic = (Squared(), jnp.zeros((1, 1), jnp.float32), _single(bends))
-        step = _descend(
-            quadratic, *single, _single(gradient), _single(jnp.zeros_like(f)), _single(stop), CORRECTION_SHARE
-        )
-        return verified(f + step.astype(f.dtype), count + 1)
-
-    f, _, _, bound, _ = jax.lax.while_loop(going_on, correct, verified(start.astype(pull.dtype), 0))
-    return f, bound
+        f, _, _, bound, _ = jax.lax.while_loop(going_on, correct, verified(start.astype(linear.dtype), 0))
+        return f, bound
 
 
 class _Inverses(NamedTuple):
@@ -117,13 +111,13 @@ class _State(NamedTuple):
     steps: jax.Array
 
 
-def _descend(weighted_loss, X, convexity, inverses, pull, start, stop, share) -> jax.Array:
-    """From `start` until every gradient of  sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + pull . f  is within
+def _descend(weighted_loss, X, convexity, inverses, linear, start, stop, share) -> jax.Array:
+    """From `start` until every gradient of  sum_n w_n loss(x_n . f, y_n) + (convexity/2) |f|^2 + linear . f  is within
     `stop` or `share` of the first one."""
     loss, y, weight = weighted_loss
 
     def at(f, scores):
-        gradient = (weight * loss.slope(scores, y)) @ X + convexity * f + pull
+        gradient = (weight * loss.slope(scores, y)) @ X + convexity * f + linear
         return weight * loss.curvature(scores, y), gradient
 
     def going_on(state: _State):
@@ -143,7 +137,8 @@ def _descend(weighted_loss, X, convexity, inverses, pull, start, stop, share) ->
     scores = start @ X.T
     bends, first = at(start, scores)
     enough = jnp.maximum(stop, share * jnp.sqrt(_dot(first, first)))
-    enough = jnp.maximum(enough, SPACING * jnp.sqrt(_dot(pull, pull)))  # a sum with this in it cannot be told from less
+    # a sum with this in it cannot be told from less
+    enough = jnp.maximum(enough, SPACING * jnp.sqrt(_dot(linear, linear)))
     ready = inverses(first)
     state = _State(start, scores, bends, first, -ready, _dot(first, ready), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going_on, step, state).f

@@ -11,7 +11,7 @@ from typing import Any
 
 from numba.extending import overload
 
-from coterie.native import dense, sparse
+from coterie.minimisers.native import dense, sparse
 
 
 def add_gradient(rows: Any, stride: Any, f: Any, bends: Any, part: Any, out: Any) -> None:

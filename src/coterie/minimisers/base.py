@@ -1,0 +1,61 @@
+"""What a minimiser is: it prepares records once, and minimises over them as often as it is asked.
+
+    argmin_f  sum_n w_n loss(x_n . f, y_n) + penalty(f) + linear . f + (curvature/2) |f - target|^2
+
+It hands back the norm of the gradient at what it found, in double precision and over all records; a grant turns what
+misses its tolerance into NaN, because the price of its noise relies on it. Fast minimisers may miss; whoever uses one
+asks the plain one then (`unless_missed`).
+
+| minimiser | of | batch | where |
+|---|---|---|---|
+| `newton.Newton` | one party | one | anywhere: the plain one |
+| `one_record.OneRecord` | one record with one score | one | anywhere, exact to rounding |
+| `shared.SharedCurvature` | one party | (problem,) | large parties, problems that share their records |
+| `matrices.Matrices` | several parties | (problem, party) | a GPU |
+| `native.minimiser.Native` | several parties | (problem, party) | a processor, logistic loss, Numba |
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from coterie.problems.losses import Loss
+from coterie.problems.penalties import Penalty
+
+State = TypeVar("State")
+
+
+class Subproblem(NamedTuple):
+    """What differs between minimisations over the same records. With leading axes: a batch of them."""
+
+    linear: Any  # (d,)
+    target: Any  # (d,)
+    curvature: Any
+    tolerance: Any  # absolute, on the norm of the gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Minimiser(abc.ABC):
+    loss: Loss
+    penalty: Penalty
+
+    def prepare(self, records: Any) -> Any:
+        """Whatever `minimise` needs of these records: of one party, or a sequence with those of several."""
+        return records
+
+    @abc.abstractmethod
+    def minimise(self, prepared: Any, batch: Subproblem) -> tuple[Any, Any]:
+        """Minimisers, and the norms of the gradients there."""
+
+
+def missed(released: Any) -> bool:
+    """Whether a minimisation on the way to this missed its tolerance: its grant has made it NaN then."""
+    return not np.isfinite(np.asarray(released)).all()
+
+
+def unless_missed(found: tuple[State, Any], again: Callable[[], tuple[State, Any]]) -> tuple[State, Any]:
+    """A state and what was released on the way to it; by `again`, with the plain minimiser, where that missed."""
+    return again() if missed(found[1]) else found

@@ -1,0 +1,1 @@
+"""Minimisations with logistic loss in machine code, made by Numba: sparse rows, and many small parties."""
