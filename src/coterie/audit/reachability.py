@@ -44,7 +44,7 @@ def _whole(released: np.ndarray, grid: np.ndarray) -> np.ndarray:
     steps = np.rint(released / grid)
     # of large numbers of steps product and quotient are rounded, so the right one may be next to what is found
     apart = np.maximum(1.0, np.spacing(np.abs(steps)))
-    return np.any([(steps + k * apart) * grid == released for k in range(-2, 3)], axis=0)
+    return np.any([(steps + k * apart) * grid == released for k in range(-3, 4)], axis=0)
 
 
 def _drawn(plan: Plan) -> np.ndarray:

@@ -1,0 +1,129 @@
+"""One door in every engine: with the doors shut, nothing comes out of any path.
+
+Doors are the functions of `privacy.release` that make a release. Each path of the engine's table, the cluster engine
+and evaluations run once with the doors open, which shows which path ran, and once with every door raising.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from coterie import evaluate
+from coterie.engines import argmin, mpi, people, rounds
+from coterie.engines.in_process import run
+from coterie.privacy import people_moves, release
+from coterie.privacy.noise import Seeded
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
+from test_paths import CASES, NEED_NUMBA
+
+DOORS = ("seal", "seal_total", "seal_kernel")
+COMPILED = (rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, people_moves.check_kernel)
+
+
+class DoorIsShutError(Exception):
+    pass
+
+
+def fresh_programs():
+    """What was compiled with one kind of door must not be used with another."""
+    for kept in COMPILED:
+        kept.cache_clear()
+
+
+@pytest.fixture
+def doors_shut(monkeypatch):
+    def shut(*_):
+        raise DoorIsShutError
+
+    for door in DOORS:
+        original = getattr(release, door)
+        # wherever it was imported
+        for module in [m for name, m in sys.modules.items() if name.startswith("coterie.")]:
+            if getattr(module, door, None) is original:
+                monkeypatch.setattr(module, door, shut)
+    fresh_programs()
+    yield
+    fresh_programs()
+
+
+def path_of(case):
+    path = CASES[case][0]
+    if path in NEED_NUMBA:
+        pytest.importorskip("numba")
+    return path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_leaves_a_path_whose_doors_are_shut(case, doors_shut):
+    path, plan, data, paths = CASES[case]
+    path_of(case)
+    taken = []
+    with pytest.raises(DoorIsShutError):
+        run(plan, data, noise=Seeded(5), repeats=3, paths=paths, explain=taken.append)
+    assert [choice.path.name for choice in taken] == [path]
+
+
+class Alone:
+    """A cluster of one process."""
+
+    rank, size = 0, 1
+
+    def allreduce(self, value):
+        return value
+
+    bcast = allreduce
+
+    def gather(self, value):
+        return [value]
+
+    allgather = gather
+
+    def Reduce(self, part, total, root):  # noqa: N802 - mpi4py's name
+        total[:] = part
+
+    def Bcast(self, value, root):  # noqa: N802
+        pass
+
+    def Create_dist_graph_adjacent(self, sources, destinations):  # noqa: N802
+        return self
+
+    def Neighbor_alltoallv(self, sent, heard):  # noqa: N802
+        pass
+
+
+@pytest.mark.parametrize("case", ["all repeats", "dense rows", "everybody"])
+def test_nothing_leaves_the_cluster_engine_either(case, doors_shut):
+    _, plan, data, paths = CASES[case]
+    path_of(case)
+    with pytest.raises(DoorIsShutError):
+        mpi.run(plan, lambda party: data.shards[party], noise=Seeded(5), comm=Alone(), paths=paths)
+
+
+@pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])
+def test_nothing_leaves_an_evaluation_either(trust, doors_shut):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = (X[:, 0] > 0).astype(int)
+    model = LogisticRegression().fit(X, y)
+    promise = {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}
+    with pytest.raises(DoorIsShutError):
+        evaluate(model, X, y, **promise, parties=np.repeat([0, 1], 20), trust=trust)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_path_releases_lies_on_its_grants_grid(case):
+    """The same cases with the doors open: whole numbers of steps, whichever engine added the noise."""
+    from coterie.audit.reachability import reached
+
+    path, plan, data, paths = CASES[case]
+    path_of(case)
+    taken = []
+    releases = run(plan, data, repeats=3, paths=paths, explain=taken.append).releases
+    assert [choice.path.name for choice in taken] == [path]
+    scales = plan.grant_scales()
+    grid = np.asarray(getattr(scales, plan.issued[0][0].size_of_noise) / scales.steps)[:, : releases.shape[2], None]
+    assert reached(releases, np.zeros_like(releases), grid[None]).all()
