@@ -102,10 +102,9 @@ def baseline(plan: Plan, census: Federation, n_iterations: int) -> np.ndarray:
         tolerance=scales.tolerance[:, 0],
         recycle_weight=getattr(algorithm, "recycle_weight", None),
     )
-    d, law = census.facts.n_features, algorithm.mechanism.law
 
     def noise(party, t):
-        return [source.draw(law, d, repeat=0, party=party, t=int(t), purpose=p) for p in ("release", "output")]
+        return [plan.draw(source, [(0, party, int(t))], purpose)[0] for purpose in ("release", "output")]
 
     shards = [(shard.X, 2.0 * shard.y - 1) for shard in census.shards]
     weight, l2 = PROBLEM.weight_of_one_record(census.facts.sizes[0]), PROBLEM.penalty.l2 / N_PARTIES
