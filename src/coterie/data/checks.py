@@ -1,9 +1,11 @@
 """Refusals shared by the data room: one sentence that names the argument, the value and what is allowed."""
 
+import contextlib
+import contextvars
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,24 @@ from coterie.errors import InputError
 
 FROM_DATA = "from-data"
 NUMERIC_KINDS = "biuf"  # bool, integers, floats
+
+
+_SHOW_VALUES = contextvars.ContextVar("show_values", default=False)
+
+
+@contextlib.contextmanager
+def values_shown(wanted: bool = True) -> Iterator[None]:
+    """Refusals say where a value stands; inside this block, also what it is."""
+    before = _SHOW_VALUES.set(wanted)
+    try:
+        yield
+    finally:
+        _SHOW_VALUES.reset(before)
+
+
+def private_value(value: Any) -> str:
+    """A cell of somebody's record in a sentence that may end up in a log or a ticket."""
+    return repr(value) if _SHOW_VALUES.get() else "not shown (--show-values does)"
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from coterie import rules
-from coterie.certificate import make_certificate
+from coterie.certificate import make_certificate, price
 from coterie.data.checks import positive_number, whole_number
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
@@ -111,7 +111,7 @@ class PrivateLinearModel(BaseEstimator):
         )
         problem = self._problem(federation)
         if math.isinf(self.epsilon):
-            self._charge(federation, epsilon=math.inf)
+            self._charge(federation, epsilon=math.inf, reason="exact")
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
             self.certificate_ = self.transcript_ = None
@@ -119,8 +119,8 @@ class PrivateLinearModel(BaseEstimator):
             return self
         plan = self._plan(problem, federation)
         noise = self._noise()
-        # whoever knows the seed can take the noise off, so a seeded fit spends everything
-        past = self._charge(federation, epsilon=math.inf if noise.reproducible else plan.epsilon(self.delta))
+        epsilon, reason = price(plan, self.delta, reproducible=noise.reproducible)
+        past = self._charge(federation, epsilon=epsilon, reason=reason)
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
         self._keep(transcript.models[0])
@@ -210,12 +210,19 @@ class PrivateLinearModel(BaseEstimator):
         )
         return plan.calibrate(self.epsilon, self.delta)
 
-    def _charge(self, federation: Federation, *, epsilon: float) -> Any:
+    def _charge(self, federation: Federation, *, epsilon: float, reason: str) -> Any:
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
         if self.ledger is None:
             return ()
-        terms = Terms(self.adjacency, self.unit, self.records_per_person, bool(self.people_span_parties))
-        what = f"{type(self).__name__} at {federation.n_parties} parties"
+        terms = Terms.of(
+            self.adjacency,
+            self.unit,
+            federation.facts.parties,
+            federation.facts.sizes,
+            records_per_person=self.records_per_person,
+            people_span_parties=bool(self.people_span_parties),
+        )
+        what = f"{type(self).__name__} at {federation.n_parties} parties" + (f" ({reason})" if reason else "")
         return self.ledger.charge(what, epsilon, self.delta, terms=terms)
 
     def _noise(self) -> NoiseSource:

@@ -1,14 +1,13 @@
 """From a spec to a plan, and from the plan to a finished run."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from coterie.certificate import Certificate, Past, make_certificate
+from coterie.certificate import Certificate, Past, make_certificate, price
 from coterie.cli.spec.names import ALGORITHMS
 from coterie.cli.spec.outcome import Log, Outcome
 from coterie.cli.spec.problems import make_problem
@@ -21,6 +20,7 @@ from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.spending import Spending, Terms
+from coterie.stopping import stoppable
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
@@ -96,19 +96,26 @@ def _usual_topology(spec: Spec) -> str:
     return "ring" if ALGORITHMS[spec.algorithm.name].needs_graph else UNRESTRICTED
 
 
-def execute(prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None) -> Outcome:
-    """Run the plan. Ctrl-C ends it with what was released so far, charged in full. `audit`: what was found before."""
-    past = charge(prepared)
+def execute(
+    prepared: Prepared,
+    past: Past | None = None,
+    *,
+    progress: Progress | None = None,
+    audit: dict[str, Any] | None = None,
+) -> Outcome:
+    """Run the plan. Ctrl-C ends it with what was released so far, charged in full.
+
+    past: what `charge` returned, where that was called before. audit: what was found before.
+    """
+    past = charge(prepared, open_ledger(prepared, new=False)) if past is None else past
     seed = prepared.spec.engine.seed
     noise: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
-
-    def carry_out() -> Transcript:
-        try:
-            return run(prepared.plan, prepared.records.federation, noise=noise, progress=progress)
-        except Interrupted as stopped:
-            return stopped.transcript
-
-    return outcome_of(prepared, carry_out, past, audit)
+    return outcome_of(
+        prepared,
+        lambda: run(prepared.plan, prepared.records.federation, noise=noise, progress=progress),
+        past,
+        audit,
+    )
 
 
 def outcome_of(
@@ -117,26 +124,50 @@ def outcome_of(
     """What a run, however it is carried out, comes to."""
     log, started = prepared.log, time.perf_counter()
     log.add("run started")
-    transcript = carry_out()
-    log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
-    return Outcome(
-        spec=prepared.spec,
-        records=prepared.records,
-        transcript=transcript,
-        certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
-        seconds=time.perf_counter() - started,
-        log=log,
-    )
+    try:
+        transcript = carry_out()
+    except Interrupted as stopped:
+        transcript = stopped.transcript
+    with stoppable() as stop, stop.shielded():
+        log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
+        return Outcome(
+            spec=prepared.spec,
+            records=prepared.records,
+            transcript=transcript,
+            certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
+            seconds=time.perf_counter() - started,
+            log=log,
+        )
 
 
-def charge(prepared: Prepared) -> Past:
-    """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
-    privacy, plan = prepared.spec.privacy, prepared.plan
+def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
+    """The ledger of the spec, if it names one; only where `new` is asked for is it made."""
+    privacy = prepared.spec.privacy
     if privacy.ledger is None:
+        if new:
+            raise InputError("--new-ledger: the spec names no ledger; privacy.ledger = 'path' is needed")
+        return None
+    if new:
+        return Spending.create(privacy.ledger, limit=privacy.ledger_limit)
+    return Spending(path=privacy.ledger, limit=privacy.ledger_limit)
+
+
+def charge(prepared: Prepared, ledger: Spending | None) -> Past:
+    """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
+    spec, plan = prepared.spec, prepared.plan
+    if ledger is None:
         return ()
-    # whoever knows the seed can take the noise off
-    epsilon = plan.epsilon(privacy.delta) if prepared.spec.engine.seed is None else math.inf
-    terms = Terms(plan.adjacency, plan.unit, plan.records_per_person, plan.people_span_parties)
-    past = Spending(path=privacy.ledger).charge(f"run of plan {plan.digest[:12]}", epsilon, privacy.delta, terms=terms)
-    prepared.log.add(f"charged to the ledger {privacy.ledger.name}")
+    epsilon, reason = price(plan, spec.privacy.delta, reproducible=spec.engine.seed is not None)
+    terms = Terms.of(
+        plan.adjacency,
+        plan.unit,
+        plan.facts.parties,
+        plan.facts.sizes,
+        records_per_person=plan.records_per_person,
+        people_span_parties=plan.people_span_parties,
+    )
+    what = f"run of plan {plan.digest[:12]}" + (f" ({reason})" if reason else "")
+    past = ledger.charge(what, epsilon, spec.privacy.delta, terms=terms)
+    assert ledger.path is not None
+    prepared.log.add(f"charged to the ledger {ledger.path.name}")
     return past

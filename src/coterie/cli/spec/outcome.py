@@ -1,11 +1,12 @@
 """A finished run, and the directory that holds all of it."""
 
 import dataclasses
-import datetime
 import functools
 import hashlib
 import json
+import logging
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from coterie.rundir import new_directory
 from coterie.transcript import RANDOMNESS, Transcript
 
 SUMS = "SHA256SUMS"
+_LOGGER = logging.getLogger("coterie")
 _ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 
@@ -33,13 +35,19 @@ def files_of(complete: bool) -> set[str]:
 
 
 class Log:
-    """What happened when: public facts only, for a run directory is made to be shown."""
+    """What happened: public facts only, for a run directory is made to be shown. How long it took depends on the
+    records, so times go to Python's logging alone, which `--verbose` shows."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def add(self, sentence: str) -> None:
-        self.lines.append(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {sentence}")
+        self.lines.append(sentence)
+        _LOGGER.info(sentence)
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,44 +61,61 @@ class Outcome:
 
     @functools.cached_property
     def test_error(self) -> float | None:
-        """On records that are declared public; None where there are none."""
-        if self.records.test is None or not self.transcript.complete:
-            return None
-        X, y = self.records.test
-        model = self.transcript.models[0]
-        return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+        return test_error_of(self.transcript, self.records)
 
     def summary(self) -> dict[str, Any]:
-        known = {} if self.test_error is None else {"test_error": self.test_error}
-        return {**known, **summary_of(self.transcript, self.certificate), "seconds": round(self.seconds, 2)}
+        return summary_of(self.transcript, self.certificate, self.test_error)
 
     def write(self, directory: Path) -> Path:
-        """Spec, plan, transcript, certificate, model, summary, log and their sums; all of it or nothing."""
-        self.log.add(f"written to {directory.name}")
+        """A new directory with all that came out; all of it or nothing."""
         with new_directory(directory) as partial:
-            complete = self.transcript.complete
-            files = {
-                "spec.toml": self.spec.text,
-                "plan.json": self.transcript.plan.to_json(),
-                "certificate.json": self.certificate.to_json(),
-                "certificate.md": self.certificate.to_markdown(),
-                "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
-                "run.log": "\n".join(self.log.lines) + "\n",
-            }
-            if complete:
-                model = model_of(self.transcript, self.records.schema, self.records.feature_names)
-                files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
-            assert {*files, transcript_name(complete), SUMS} == files_of(complete)
-            for name, text in files.items():
-                (partial / name).write_text(text, encoding="utf-8")
-            self.transcript.save(partial / transcript_name(complete))
-            (partial / SUMS).write_text(sums(partial), encoding="utf-8")
+            self.fill(partial)
         return directory
 
+    def fill(self, folder: Path) -> None:
+        """Spec, plan, transcript, certificate, model, summary, log and their sums."""
+        complete = self.transcript.complete
+        # first what cannot be made again
+        (folder / transcript_name(complete)).unlink(missing_ok=True)
+        self.transcript.save(folder / transcript_name(complete))
+        files = {
+            "spec.toml": self.spec.text,
+            "plan.json": self.transcript.plan.to_json(),
+            "certificate.json": self.certificate.to_json(),
+            "certificate.md": self.certificate.to_markdown(),
+            "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
+            "run.log": self.log.text,
+        }
+        if complete:
+            model = model_of(self.transcript, self.records.schema, self.records.feature_names)
+            files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
+        assert {*files, transcript_name(complete), SUMS} == files_of(complete)
+        for name, text in files.items():
+            write_text(folder / name, text)
+        write_text(folder / SUMS, sums(folder))
 
-def summary_of(transcript: Transcript, certificate: Certificate) -> dict[str, Any]:
+
+def write_text(path: Path, text: str) -> None:
+    """A full disk is noticed here, not after a rename."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def test_error_of(transcript: Transcript, records: Records) -> float | None:
+    """On records that are declared public; None where there are none."""
+    if records.test is None or not transcript.complete:
+        return None
+    X, y = records.test
+    model = transcript.models[0]
+    return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+
+
+def summary_of(transcript: Transcript, certificate: Certificate, test_error: float | None) -> dict[str, Any]:
     plan = transcript.plan
     return {
+        **({} if test_error is None else {"test_error": test_error}),
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
         "delta": certificate.delta,
         "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",

@@ -201,8 +201,18 @@ def privacy_section(content: Any, folder: Path) -> PrivacySection:
         "trust": Key(keys.name_in(TRUST)),
         "tuning": Key(keys.text),
         "ledger": Key(lambda where, value: folder / keys.path(where, value)),
+        "ledger_limit": Key(_limit),
     }
-    return PrivacySection(**keys.read_table("privacy", content, table))
+    section = PrivacySection(**keys.read_table("privacy", content, table))
+    if section.ledger_limit is not None and section.ledger is None:
+        raise InputError("privacy.ledger_limit: got one without privacy.ledger, the file that it is the limit of")
+    return section
+
+
+def _limit(where: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{where}: got {keys.short(value)}; a pair [epsilon, delta] is needed")
+    return keys.positive(f"{where}[0]", value[0]), keys.fraction(f"{where}[1]", value[1])
 
 
 def algorithm_section(content: Any, privacy: PrivacySection) -> AlgorithmSection:

@@ -51,7 +51,8 @@ class ProblemSection:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacySection:
     """Without `epsilon` the noise in [algorithm] is taken as it is, and the loss is what it comes to. `trust` is for an
-    algorithm that is left open; `ledger` is the file in which everything spent on these data adds up."""
+    algorithm that is left open; `ledger` is the file in which everything spent on these data adds up, and
+    `ledger_limit` the (epsilon, delta) that it may not exceed."""
 
     epsilon: float | None
     delta: float
@@ -63,6 +64,7 @@ class PrivacySection:
     trust: str | None
     tuning: str | None
     ledger: Path | None
+    ledger_limit: tuple[float, float] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
