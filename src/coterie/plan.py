@@ -18,6 +18,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.limits import check_size, check_text
 from coterie.network.selection import All, Poisson, Walk
 from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
@@ -344,8 +345,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
+        check_text("plan", text)
         try:
-            plan = decode(json.loads(text))
+            content = json.loads(text)
+            check_size(content)
+            plan = decode(content)
         except json.JSONDecodeError as error:
             raise InputError(f"plan: not valid JSON ({error})") from None
         if not isinstance(plan, cls):

@@ -4,17 +4,20 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from coterie.certificate.markdown import as_markdown
-from coterie.certificate.software import software
+from coterie.certificate.software import ALWAYS, EXTRAS, software
 from coterie.certificate.statements import EXECUTION, Declared, Past, statements, void_reasons
 from coterie.errors import AuditError, InputError
+from coterie.limits import check_text
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 
 FORMAT = "coterie-certificate-1"
+_VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,80}")
 SAME_NUMBER = 1e-9  # relative; other machines round the last digits differently
 
 
@@ -127,6 +130,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
+        check_text("certificate", text)
         try:
             document = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # besides JSONDecodeError: integers of thousands of digits
@@ -151,7 +155,7 @@ class Certificate:
             )
         except InputError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
             raise InputError(f"certificate: it cannot be read ({type(error).__name__}: {error})") from None
         return tuple(self._unchecked())
 
@@ -188,8 +192,11 @@ class Certificate:
             notes.append(
                 f"made by other code (coterie {made['coterie']}); this is coterie {here['coterie']}, which agrees"
             )
-        others = [f"{name} {made[name]} (here {here[name]})" for name in here if made[name] != here[name]]
-        others = [text for text in others if not text.startswith(("coterie", "package_digest"))]
+        others = [
+            f"{name} {made.get(name, 'absent')} (here {here.get(name, 'absent')})"
+            for name in (*ALWAYS, *EXTRAS)
+            if made.get(name) != here.get(name) and name not in ("coterie", "package_digest")
+        ]
         if others:
             notes.append(f"made with {', '.join(others)}")
         return notes
@@ -232,10 +239,10 @@ def _checked_past(past: Any) -> Past:
 
 
 def _check_software(made: Any) -> None:
-    """Other versions are allowed, other fields are not."""
-    names = software().keys()
-    if not isinstance(made, dict) or made.keys() != names or not all(isinstance(made[name], str) for name in names):
-        raise InputError(f"certificate: software is {_short(made)}; versions of {', '.join(software())} are needed")
+    """Other versions are allowed, and so is an extra that only one side has; other fields are not."""
+    fits = isinstance(made, dict) and {*ALWAYS} <= made.keys() <= {*ALWAYS, *EXTRAS}
+    if not fits or not all(isinstance(version, str) and _VERSION.fullmatch(version) for version in made.values()):
+        raise InputError(f"certificate: software is {_short(made)}; versions of {', '.join(ALWAYS)} are needed")
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from coterie.cli.spec.sections import Spec
 from coterie.cli.spec.settings import make_algorithm
 from coterie.engines.in_process import run
 from coterie.errors import InputError
+from coterie.facts import Facts
 from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -56,18 +57,23 @@ def prepare(spec: Spec) -> Prepared:
     records = load_records(spec)
     facts = records.federation.facts
     log.add(f"read {sum(facts.sizes)} records of {facts.n_parties} parties, {facts.n_features} features")
-    try:
-        # numbers that leave float64 end as infinite or unknown losses, which plans refuse or state
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            plan = _make_plan(spec, records)
-    except (OverflowError, ZeroDivisionError) as error:
-        raise InputError(f"spec: its numbers leave the range of floating point ({error})") from None
+    plan = make_plan(spec, facts)
     log.add(f"plan {plan.digest}: {plan.n_rounds} rounds")
     return Prepared(spec, records, plan, log)
 
 
-def _make_plan(spec: Spec, records: Records) -> Plan:
-    facts, privacy = records.federation.facts, spec.privacy
+def make_plan(spec: Spec, facts: Facts) -> Plan:
+    """The plan that a spec asks for, given the public facts of its data."""
+    try:
+        # numbers that leave float64 end as infinite or unknown losses, which plans refuse or state
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return _make_plan(spec, facts)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise InputError(f"spec: its numbers leave the range of floating point ({error})") from None
+
+
+def _make_plan(spec: Spec, facts: Facts) -> Plan:
+    privacy = spec.privacy
     problem = make_problem(spec.problem, facts)
     graph = _usual_topology(spec) if spec.parties.topology is None else spec.parties.topology
     topology = make_topology(graph, facts.n_parties, seed=spec.parties.topology_seed)

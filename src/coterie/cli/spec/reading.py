@@ -144,7 +144,7 @@ def schema_from(content: Any) -> tuple[Schema, tuple[str, ...]]:
     return Schema.from_dict({key: value for key, value in content.items() if key != "data_derived"}), derived
 
 
-def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
+def parties_section(content: Any) -> PartiesSection:
     def topology(where: str, value: Any) -> Any:
         if isinstance(value, list):
             for place, edge in enumerate(value):
@@ -160,7 +160,11 @@ def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesS
         "topology": Key(topology),
         "topology_seed": Key(keys.whole(0, 2**31), 0),
     }
-    section = PartiesSection(**keys.read_table("parties", content, table))
+    return PartiesSection(**keys.read_table("parties", content, table))
+
+
+def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
+    section = parties_section(content)
     if section.column is not None and (data.file is None or section.count is not None):
         raise InputError(f"parties.column: got {section.column!r}; it goes with data.file, and not with parties.count")
     if data.files is not None and section.count is not None:
