@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coterie.certificate import Certificate
-    from coterie.cli.spec import Outcome, Prepared
+    from coterie.cli.spec import Outcome, Prepared, Spec
+    from coterie.engines.checkpoint import Checkpoint
     from coterie.plan import Plan
     from coterie.rundir import Reserved
     from coterie.stopping import Stop
@@ -53,7 +54,12 @@ def run(
 
     with stoppable(signal.SIGINT, signal.SIGTERM) as stop:
         stop.patience = 0  # until something is charged
-        _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
+        try:
+            _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
+        except KeyboardInterrupt:
+            if stop.patience == 0:
+                typer.echo("coterie: stopped before anything was charged or released; nothing is kept", err=True)
+            raise typer.Exit(130) from None
 
 
 def _run(
@@ -95,10 +101,11 @@ def _run(
         with _reserved(out, spec) if first else contextlib.nullcontext() as place:
             ledger = open_ledger(prepared, new=new_ledger) if first else None
             found = _audited(prepared.plan, quiet=json_line) if audit else None
+            with stop.shielded():
+                if stop.asked:  # and swallowed by whatever it landed in
+                    raise KeyboardInterrupt
+                past = settle(prepared, ledger)
             stop.patience, stop.answer = 1, "" if json_line else _STOPPING
-            if stop.asked:  # and swallowed by whatever it landed in
-                raise KeyboardInterrupt
-            past = settle(prepared, ledger)
             if place is None:
                 carry_out(prepared, past)
                 return
@@ -106,11 +113,27 @@ def _run(
                 outcome = carry_out(prepared, past, progress=progress, audit=found)
             assert outcome is not None
             with stop.shielded():
+                checkpoint = _checkpoint(content)
+                if checkpoint is not None and not outcome.transcript.complete:
+                    typer.echo(
+                        f"coterie: {_what_stopped(outcome, checkpoint.directory)}; the same command goes on", err=True
+                    )
+                    raise typer.Exit(130)
                 directory = _write(outcome, place)
+                if checkpoint is not None:
+                    checkpoint.remove()  # it holds the key of the noise
                 _tell(outcome, directory, json_line)
     if stop.asked or not outcome.transcript.complete:
         typer.echo(f"coterie: {_what_stopped(outcome, directory)}", err=True)
         raise typer.Exit(130)
+
+
+def _checkpoint(content: "Spec") -> "Checkpoint | None":
+    if content.engine.checkpoint is None:
+        return None
+    from coterie.engines.checkpoint import Checkpoint
+
+    return Checkpoint(content.engine.checkpoint, rank=0)
 
 
 @contextlib.contextmanager
