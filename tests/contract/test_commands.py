@@ -291,7 +291,9 @@ def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):
     patients.write_text(patients.read_text().replace("60,x", "60,z"))
     code, _, told = coterie("schema", "check", out, patients)
     assert code == 2
-    assert "row 2 is 'z'" in told
+    assert "row 2 is something else" in told
+    assert "'z'" not in told
+    assert "('z')" in coterie("schema", "check", out, patients, "--show-values")[2]
 
 
 def test_whole_numbers_to_predict_may_be_classes(coterie, patients, tmp_path):

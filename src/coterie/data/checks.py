@@ -29,9 +29,13 @@ def values_shown(wanted: bool = True) -> Iterator[None]:
         _SHOW_VALUES.reset(before)
 
 
-def private_value(value: Any) -> str:
-    """A cell of somebody's record in a sentence that may end up in a log or a ticket."""
-    return repr(value) if _SHOW_VALUES.get() else "not shown (--show-values does)"
+def quoted(value: Any) -> str:
+    """A cell of somebody's record in a sentence that may be logged or sent on: only where it was asked for."""
+    return f" ({value!r})" if _SHOW_VALUES.get() else " (--show-values quotes it)"
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str:
