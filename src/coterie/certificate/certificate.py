@@ -5,13 +5,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coterie.certificate.markdown import as_markdown
 from coterie.certificate.software import ALWAYS, EXTRAS, software
 from coterie.certificate.statements import EXECUTION, Declared, Past, statements, void_reasons
 from coterie.errors import AuditError, InputError
+from coterie.facts import check_plain
 from coterie.limits import check_text
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
@@ -56,8 +57,10 @@ def make_certificate(
         )
     if engine not in EXECUTION:
         raise InputError(f"engine: got {engine!r}; one of {', '.join(EXECUTION)} is needed")
+    checked_past = _checked_past(past)
+    check_plain("tuning, audit, past", _texts([tuning, audit, [what for what, _, _ in checked_past]]))
     rounds_done = _checked_rounds(plan, rounds_done)
-    declared = Declared(delta, bool(reproducible), rounds_done, _checked_past(past), tuning, audit, engine)
+    declared = Declared(delta, bool(reproducible), rounds_done, checked_past, tuning, audit, engine)
     document = {
         "format": FORMAT,
         **statements(plan, declared),
@@ -218,6 +221,18 @@ def _read_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"certificate: got {value!r} where a number is needed")
     return float(value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, dict):
+        for key, content in value.items():
+            yield from _texts(key)
+            yield from _texts(content)
+    elif isinstance(value, (list, tuple)):
+        for content in value:
+            yield from _texts(content)
 
 
 def _checked_rounds(plan: Plan, rounds_done: Any) -> int | None:
