@@ -22,7 +22,7 @@ def check_size(plan: Any) -> None:
     """Refuse a plan, as JSON gives it, whose numbers ask for more than any plan needs."""
     if not isinstance(plan, dict):
         return
-    facts, topology = (plan.get(name) if isinstance(plan.get(name), dict) else {} for name in ("facts", "topology"))
+    facts, topology = _table(plan.get("facts")), _table(plan.get("topology"))
     rounds, parties = _number(plan.get("n_rounds")), _length(facts.get("parties"))
     bounds = {
         "n_rounds": (rounds, MOST_ROUNDS),
@@ -54,6 +54,10 @@ def _number(value: Any) -> float:
     if isinstance(value, list):
         return max(map(_number, value), default=0.0)
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else (0.0 if value is None else 1e300)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _length(value: Any) -> int:

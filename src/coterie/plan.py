@@ -348,10 +348,10 @@ class Plan:
         check_text("plan", text)
         try:
             content = json.loads(text)
-            check_size(content)
-            plan = decode(content)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"plan: not valid JSON ({error})") from None
+        check_size(content)
+        plan = decode(content)
         if not isinstance(plan, cls):
             raise InputError(f"plan: got a {type(plan).__name__}; a saved Plan is needed")
         return plan

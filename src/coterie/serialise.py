@@ -24,6 +24,8 @@ def serialisable(cls: type[T]) -> type[T]:
 
 
 def encode(value: Any) -> Any:
+    if value is None or type(value) in (str, bool, int):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if _CLASSES.get(type(value).__name__) is not type(value):
             raise InputError(f"{type(value).__name__} cannot be saved: decorate it with coterie.serialise.serialisable")
@@ -37,7 +39,7 @@ def encode(value: Any) -> Any:
         return {"type": "float", "value": str(value)}  # JSON has no word for infinity
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)  # 1 and 1.0 are equal, so they must have one digest
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if isinstance(value, (str, bool, int, float)):
         return value
     raise InputError(f"a {type(value).__name__} cannot be part of a plan; plain numbers and words are needed")
 

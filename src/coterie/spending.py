@@ -416,9 +416,12 @@ def _parsed(content: bytes) -> tuple[tuple[float, float] | None, list[_Charge], 
     if not lines:
         raise ValueError("it is empty")
     if lines[0].get("format") == FIRST_FORMAT and len(lines) == 1:
-        return (*_parsed_first_format(lines[0]), [])
-    previous, hashes, charges = None, [], []
-    limit: Any = None
+        limit, charges = _parsed_first_format(lines[0])
+        return limit, charges, []
+    previous: str | None = None
+    limit: tuple[float, float] | None = None
+    hashes: list[str] = []
+    charges: list[_Charge] = []
     for place, line in enumerate(lines):
         stated = line.pop("hash", None)
         if stated != _digest(line):

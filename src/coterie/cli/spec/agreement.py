@@ -108,10 +108,10 @@ def _check_source(spec: Spec, facts: Facts) -> Source:
 
 def check_schema(schema: Schema, facts: Facts) -> None:
     """What a schema says of labels and features is what the plan was made for."""
-    of_texts = isinstance(schema.label, Label)
-    _agree("schema.label", schema.label.values if isinstance(schema.label, Label) else None, facts.labels)
-    if not of_texts:
-        _agree("schema.label", schema.label.bound, facts.label_bound)
+    if isinstance(schema.label, Label):
+        _agree("schema.label", schema.label.values, facts.labels)
+    else:
+        _agree("schema.label", (None, schema.label.bound), (facts.labels, facts.label_bound))
     _agree("schema.columns: features", len(schema.feature_names), facts.n_features)
 
 

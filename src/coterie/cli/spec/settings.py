@@ -275,6 +275,8 @@ def _edgewise(given: dict[str, Any], settled: _Rules) -> Algorithm:
     if "penalty" in given:
         raise InputError("algorithm.penalty: an edgewise algorithm takes edge_penalty, one number per edge")
     n_edges = len(settled.topology.edges)
+    if n_edges == 0:
+        raise InputError("parties.topology: an edgewise algorithm needs a graph with at least one edge")
     edges = given.get("edge_penalty", (settled.coupling * settled.facts.n_parties / (4 * max(n_edges, 1)),) * n_edges)
     noise = {name: given[name] for name in _NOISE if name in given} or {"noise_multiplier": Schedule(1.0)}
     made = EdgewiseADMM.with_edges(settled.topology, edges, dual_step=given.get("dual_step", min(edges)), **noise)
