@@ -4,7 +4,8 @@ import errno
 import json
 import math
 import os
-import threading
+import subprocess
+import sys
 import time
 
 import pytest
@@ -239,40 +240,54 @@ def test_a_pipe_is_no_ledger(tmp_path):
         Spending(path=tmp_path / "pipe")
 
 
-def test_a_ledger_in_memory_is_refused_after_a_fork():
-    ledger = Spending()
-    charge(ledger)
-    child = os.fork()
-    if child == 0:
-        try:
-            charge(ledger)
-        except InputError:
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+FORK_IN_MEMORY = """
+import os
+from coterie.errors import InputError
+from coterie.spending import Spending, Terms
+ledger = Spending()
+ledger.charge("fit", 1.0, 0.0, terms=Terms("replace-one", "record"))
+child = os.fork()
+if child == 0:
+    try:
+        ledger.charge("fit", 1.0, 0.0, terms=Terms("replace-one", "record"))
+    except InputError:
+        os._exit(7)
+    finally:
+        os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert len(ledger.charges) == 1
+"""
+
+FORK_WHILE_HELD = """
+import os, sys, threading
+from coterie.spending import Spending, Terms
+ledger = Spending(path=sys.argv[1])
+held, go_on = threading.Event(), threading.Event()
+
+def hold():
+    with ledger._lock:
+        held.set()
+        go_on.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    ledger.charge("fit", 1.0, 0.0, terms=Terms("replace-one", "record"))
+    os._exit(0)
+go_on.set()
+holder.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert len(ledger.charges) == 3
+"""
 
 
-def test_a_ledger_in_a_file_survives_a_fork_that_held_it(path):
-    ledger = Spending(path=path)
-    held, go_on = threading.Event(), threading.Event()
-
-    def hold():
-        with ledger._lock:
-            held.set()
-            go_on.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        charge(ledger)
-        os._exit(0)
-    go_on.set()
-    holder.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(ledger.charges) == 3
+@pytest.mark.parametrize("program", [FORK_IN_MEMORY, FORK_WHILE_HELD], ids=["in memory", "in a file that is held"])
+def test_forks(path, program):
+    """In a process of its own: JAX, which other tests load, warns of forks."""
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_parties_that_are_protected_whole_must_stay_the_same():
