@@ -5,12 +5,13 @@ of a write it costs what is being written.
 """
 
 import contextlib
+import gc
 import math
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
+from types import FrameType
 
 _DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
@@ -29,12 +30,19 @@ class Stop:
     def asked(self) -> bool:
         return self._signals > 0
 
-    def handle(self, *_: Any) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals > self.patience:
-            raise KeyboardInterrupt
+            if not _in_collector(frame):
+                raise KeyboardInterrupt
+            # what is raised there is printed and forgotten, so it is raised a moment later
+            threading.Timer(0.01, self._again, (number,)).start()
         if self._signals == 1 and self.answer:
             os.write(2, f"{self.answer}\n".encode())
+
+    def _again(self, number: int) -> None:
+        if _active is self:
+            os.kill(os.getpid(), number)
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
@@ -44,6 +52,16 @@ class Stop:
             yield
         finally:
             self.patience = before
+
+
+def _in_collector(frame: FrameType | None) -> bool:
+    """Whether a signal landed in a callback of the garbage collector."""
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

@@ -263,6 +263,27 @@ def test_a_killed_run_leaves_its_log_to_the_next_one(coterie, spec):
     assert "charged to the ledger" in (spec.parent / "spec-run-failed" / "run.log").read_text()
 
 
+def test_an_exception_waits_until_the_collectors_callback_is_over(capfd):
+    landed = []
+
+    def in_callback(*_):
+        if not landed:
+            landed.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    with stoppable() as stop:
+        stop.patience = 0
+        gc.callbacks.append(in_callback)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                gc.collect()
+                time.sleep(30)
+        finally:
+            gc.callbacks.remove(in_callback)
+        assert stop.asked
+    assert capfd.readouterr().err == ""
+
+
 def test_flags_nest_and_leave_others_handlers_alone():
     before = signal.getsignal(signal.SIGINT)
     with stoppable() as outer:
