@@ -77,7 +77,9 @@ class Chaos:
         new = sorted(name for name in self.directories() - before if "-failed" not in name)
         outcome = f"{signal.Signals(number).name}: exit {code}, {charged} charged, {len(new)} written"
         self.found[outcome] += 1
-        if charged not in (0, 1) or "Traceback" in told:
+        # before the command is reached Python says by itself that it was interrupted
+        unexpected = "Traceback" in told and (charged or code != -signal.SIGINT)
+        if charged not in (0, 1) or unexpected:
             self.fault(number, delay, f"{outcome}: {told[-300:]}")
         if code in (0, 130) and out and (charged, len(new)) != (1, 1):
             self.fault(number, delay, f"{outcome}, and it said {out}")

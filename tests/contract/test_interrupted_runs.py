@@ -266,6 +266,10 @@ def test_a_killed_run_leaves_its_log_to_the_next_one(coterie, spec):
 def test_an_exception_waits_until_the_collectors_callback_is_over(capfd):
     landed = []
 
+    def collect_and_wait():
+        gc.collect()
+        time.sleep(30)
+
     def in_callback(*_):
         if not landed:
             landed.append(True)
@@ -276,8 +280,7 @@ def test_an_exception_waits_until_the_collectors_callback_is_over(capfd):
         gc.callbacks.append(in_callback)
         try:
             with pytest.raises(KeyboardInterrupt):
-                gc.collect()
-                time.sleep(30)
+                collect_and_wait()
         finally:
             gc.callbacks.remove(in_callback)
         assert stop.asked
