@@ -9,13 +9,16 @@ heart = coterie.load_heart()
 X, y, hospital = heart.X[heart.train], heart.y[heart.train], heart.parties[heart.train]
 ledger = coterie.Spending(limit=(10.0, 1e-4))  # no record of these hospitals may lose more than this
 
-model = coterie.PrivateLogisticRegression(
+promise = coterie.Privacy(
     epsilon=4.0,
     delta=1e-5,
     adjacency="replace-one",
-    classes=heart.labels,  # the public label set; reading it off the data would void the certificate
     trust="secure-sum",  # only the noised sum of all hospitals is ever seen
     ledger=ledger,
+)
+model = coterie.PrivateLogisticRegression(
+    privacy=promise,
+    classes=heart.labels,  # the public label set; reading it off the data would void the certificate
 ).fit(X, y, parties=hospital)
 for name, loss in model.privacy_.party_epsilons.items():
     print(f"{name:15} ε = {loss:.3f} at δ = 1e-05")

@@ -12,6 +12,7 @@ _HOME = {
     "load_adult": "coterie.data",
     "load_heart": "coterie.data",
     "Problem": "coterie.problems",
+    "Privacy": "coterie.promise",
     "PrivateLasso": "coterie.estimators",
     "PrivateLinearSVC": "coterie.estimators",
     "PrivateLogisticRegression": "coterie.estimators",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from coterie.plan import Plan
     from coterie.privacy.noise import Seeded, SystemEntropy
     from coterie.problems import Problem
+    from coterie.promise import Privacy
     from coterie.schedules import Schedule
     from coterie.spending import Spending
     from coterie.transcript import Transcript
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Federation",
     "Plan",
+    "Privacy",
     "PrivateLasso",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",

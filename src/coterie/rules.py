@@ -1,4 +1,4 @@
-"""Settings that users of estimators and specs leave open: a few rules in public facts, good for census and heart data.
+"""The one rule book: everything that users of estimators, specs and the demo leave open, from public facts.
 
     m   Gaussian multiplier that would spend the whole (epsilon, delta) in one release, times records per person
     G   how far one unit of privacy can move the summed gradient        X   row-norm bound
@@ -18,34 +18,42 @@ exceed 2/S, so they come in length * S / 1.5 rounds, from 20 to 1000.
 noise, and 1.2 times a record's curvature times the highest Renyi order that counts, m sqrt(2 ln 1/delta), against the
 Jacobian.
 
-A planner may replace this module: `choose` is all that estimators and specs call.
+*Relatives.* Algorithms that were not tuned by themselves take the settings of the one they are closest to: all of the
+graph family those of penalty perturbation, sum noise those of broadcast noise, and a walk visits every party as often
+as parties that all work in every round do.
+
+Without epsilon nothing says how much noise there is: m = 1 then, and steps follow the curvature of the records alone.
+
+The constants were found good on census and heart data (docs/estimators.md). `make_plan` is all that others call; with
+the same facts and the same things settled it gives the same plan to everybody.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from coterie.algorithms import (
-    Algorithm,
-    BroadcastNoisedADMM,
-    LocallyNoisedADMM,
-    NoisyGradientDescent,
-    OneReleaseAverage,
-    PenaltyPerturbedADMM,
-    RecycledADMM,
-)
+import numpy as np
+import scipy.sparse
+
+from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
+from coterie.data.checks import nearest, whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.matrices import Matrix
 from coterie.network.channels import Curator, SecureSum
-from coterie.network.topology import Topology
-from coterie.privacy.accountants import gaussian_epsilon
-from coterie.privacy.events import Gaussian
-from coterie.privacy.mechanisms import GaussianGradient
-from coterie.privacy.objective import LinearPerturbation, PenaltyPerturbation, SoloPerturbation
-from coterie.privacy.proximal import BroadcastNoise, LocalNoise
+from coterie.network.selection import Walk
+from coterie.network.topology import UNRESTRICTED, Topology, make_topology
+from coterie.plan import Plan
+from coterie.privacy.accountants import gaussian_multiplier
+from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Problem
+from coterie.promise import Privacy
+from coterie.schedules import as_schedule
 
 SCORE = 2.0
 ROUNDS = (5, 20)
@@ -57,76 +65,86 @@ LASSO_SHARE = 0.2
 RELAXATION = 0.5
 
 CHANNELS = {"curator": Curator(), "secure-sum": SecureSum()}
-TRUST = ("none", *CHANNELS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Open:
-    """What the user settled; None is open."""
+class Settled:
+    """What the user settled; None is open.
+
+    topology: a name, edges, a networkx graph or a `Topology`. settings: fields of the algorithm or of its mechanism, by
+    name; "mechanism" chooses one where the algorithm has several.
+    """
 
     algorithm: str | None = None
+    topology: Any = None
     rounds: int | None = None
-    averaging: str | None = None
-    penalty: float | None = None
-    step: float | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Situation:
-    """Everything a rule may look at: public facts and the budget."""
-
-    problem: Problem
-    facts: Facts
-    topology: Topology
-    trust: str
-    epsilon: float
-    delta: float
-    adjacency: str
-    unit: str
-    records_per_person: int
-    clip: float | None  # of a record's gradient, where the loss has no bounded slope
-    hardened: bool  # noise that is drawn and added on a grid, exactly
-
-    @functools.cached_property
-    def multiplier(self) -> float:
-        """m."""
-        return self.records_per_person * one_release_multiplier(self.epsilon, self.delta)
-
-    @functools.cached_property
-    def sensitivity(self) -> float:
-        """G."""
-        facts = self.facts
-        slope = self.clip if self.clip is not None else self.problem.loss.lipschitz * facts.row_norm
-        weights = [
-            self.problem.largest_record_weight(size, facts) * (size if self.unit == "party" else 1)
-            for size in (facts.smallest, facts.largest)
-        ]
-        return (2 if self.adjacency == "replace-one" else 1) * slope * max(weights)
-
-    @functools.cached_property
-    def curvature(self) -> float:
-        """S."""
-        facts = self.facts
-        weights = sum(size * self.problem.largest_record_weight(size, facts) for size in facts.sizes)
-        return weights * self.problem.loss.smoothness * facts.row_norm**2
-
-    def length(self, n_noises: int) -> float:
-        score = SCORE if self.facts.label_bound is None else self.facts.label_bound
-        return score / (self.facts.row_norm * self.sensitivity * self.multiplier * math.sqrt(n_noises))
-
-    def rounds(self, wanted: float, limits: tuple[int, int]) -> int:
-        return int(min(max(math.ceil(wanted), limits[0]), limits[1]))
+def make_plan(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> Plan:
+    """The plan, its noise calibrated to the promise, with everything that is not settled by the rules."""
+    algorithm, topology, n_rounds = choose(problem, facts, privacy, settled)
+    plan = Plan.make(
+        algorithm,
+        problem,
+        topology,
+        facts,
+        rounds=n_rounds,
+        adjacency=privacy.adjacency,
+        unit=privacy.unit,
+        records_per_person=privacy.records_per_person,
+        people_span_parties=privacy.people_span_parties,
+    )
+    if privacy.observer is not None:
+        plan.observer(privacy.observer)
+    if privacy.epsilon is None:
+        return plan
+    return plan.calibrate(privacy.epsilon, privacy.delta, observer=privacy.observer)
 
 
-@functools.lru_cache(maxsize=256)
-def one_release_multiplier(epsilon: float, delta: float) -> float:
-    """Gaussian multiplier that spends (epsilon, delta) in one release."""
-    low, high = 1e-6, 1e12
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        too_little = gaussian_epsilon([(Gaussian(1 / middle), 1)], delta) > epsilon
-        low, high = (middle, high) if too_little else (low, middle)
-    return high
+def choose(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> tuple[Algorithm, Topology, int]:
+    """The algorithm, with noise that is still to be calibrated, who hears whom, and the number of rounds."""
+    name = choose_algorithm(facts, privacy, settled.algorithm)
+    cls = ALGORITHMS[name]
+    if settled.algorithm is None and not privacy.sums and math.isinf(problem.loss.lipschitz):
+        raise InputError(
+            "loss: 'squared' has unbounded slopes and needs a sum in which they are clipped; use 'huber', or trust "
+            "'curator' or 'secure-sum'"
+        )
+    if settled.rounds is not None:
+        whole_number("rounds", settled.rounds, at_least=1)
+    usual = "complete" if cls.needs_graph else UNRESTRICTED
+    topology = make_topology(usual if settled.topology is None else settled.topology, facts.n_parties)
+    parts = Parts.of(name, settled.settings.get("mechanism"))
+    parts.check(settled.settings)
+    situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
+    n_rounds, chosen = RECIPES[name](situation)
+    return parts.build({**chosen, **situation.noise(parts), **settled.settings}, problem, privacy), topology, n_rounds
+
+
+def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None) -> str:
+    """The name of the algorithm: the one that was found best for whom is trusted and what is protected, or `name`."""
+    if name is None:
+        if privacy.epsilon is None:
+            raise InputError("algorithm: left open while epsilon is missing; an algorithm is chosen by it")
+        if privacy.sums:
+            return "noisy-gradient-descent"
+        if privacy.unit == "party":
+            return "locally-noised-admm"
+        return "one-release-average" if facts.n_parties == 1 else "penalty-perturbed-admm"
+    if name not in ALGORITHMS:
+        raise InputError(
+            f"algorithm: got {name!r}; one of {', '.join(ALGORITHMS)} is needed{nearest(name, ALGORITHMS)}"
+        )
+    adds_up = "channel" in _field_types(ALGORITHMS[name])
+    if adds_up and not privacy.sums:
+        raise InputError(f"trust: got 'none' for {name}, which adds up messages; 'curator' or 'secure-sum' is needed")
+    if privacy.sums and not adds_up:
+        raise InputError(f"trust: got {privacy.trust!r} for {name}, where every message is seen; 'none' is needed")
+    return name
+
+
+# --- the problem ------------------------------------------------------------------------------------------------------
 
 
 def regulariser(facts: Facts, weight_of_record: Callable[[int], float]) -> float:
@@ -142,151 +160,289 @@ def lasso_regulariser(facts: Facts, slope: float, weight_of_record: Callable[[in
     return LASSO_SHARE * slope * facts.row_norm * math.sqrt(squares * math.log(2 * d) / d)
 
 
-# --- one function per algorithm: (algorithm with any noise, rounds) ---------------------------------------------------
+def residual_threshold(facts: Facts) -> float:
+    """The residual from which a record pulls no harder, where it was left open: the label bound."""
+    return 1.0 if facts.label_bound is None else facts.label_bound
 
 
-def _alone(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
-    _unused("one-release-average", settled, "averaging", "penalty", "step")
-    facts, problem = situation.facts, situation.problem
-    highest_order = situation.multiplier * math.sqrt(2 * math.log(1 / situation.delta))
-    weight = problem.largest_record_weight(facts.smallest, facts)
-    one_record = weight * problem.loss.smoothness * facts.row_norm**2
+# --- one function per family: (rounds, values of fields) --------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Everything a rule may look at: public facts, the promise, and what is settled."""
+
+    problem: Problem
+    facts: Facts
+    privacy: Privacy
+    topology: Topology
+    name: str
+    settled: Settled
+
+    @functools.cached_property
+    def multiplier(self) -> float:
+        """m."""
+        if self.privacy.epsilon is None:
+            return float(self.privacy.records_per_person)
+        return self.privacy.records_per_person * gaussian_multiplier(self.privacy.epsilon, self.privacy.delta)
+
+    @functools.cached_property
+    def gradient_clip(self) -> float | None:
+        """Bound on the gradient of one record, which a loss with unbounded slopes needs."""
+        settled = self.settled.settings.get("clip") if self.name in CLIPS_GRADIENTS else None
+        if settled is not None or math.isfinite(self.problem.loss.lipschitz):
+            return settled
+        return residual_threshold(self.facts) * self.facts.row_norm
+
+    @functools.cached_property
+    def sensitivity(self) -> float:
+        """G."""
+        facts, clip = self.facts, self.gradient_clip
+        slope = self.problem.loss.lipschitz * facts.row_norm if clip is None else clip
+        weights = [
+            self.problem.largest_record_weight(size, facts) * (size if self.privacy.unit == "party" else 1)
+            for size in (facts.smallest, facts.largest)
+        ]
+        return (2 if self.privacy.adjacency == "replace-one" else 1) * slope * max(weights)
+
+    def record_curvature(self, size: int) -> float:
+        """Largest curvature of one record at a party of `size` records."""
+        weight = self.problem.largest_record_weight(size, self.facts)
+        return weight * self.problem.loss.smoothness * self.facts.row_norm**2
+
+    @functools.cached_property
+    def curvature(self) -> float:
+        """S."""
+        return sum(size * self.record_curvature(size) for size in self.facts.sizes)
+
+    @functools.cached_property
+    def coupling_without_noise(self) -> float:
+        """Twice the average curvature that the largest party's records can have in a direction."""
+        largest = self.facts.largest
+        return 2 * largest * self.record_curvature(largest) / self.facts.n_features
+
+    def length(self, n_noises: int) -> float:
+        if self.privacy.epsilon is None:
+            return math.inf
+        score = SCORE if self.facts.label_bound is None else self.facts.label_bound
+        return score / (self.facts.row_norm * self.sensitivity * self.multiplier * math.sqrt(n_noises))
+
+    def rounds(self, wanted: float, limits: tuple[int, int]) -> int:
+        return self.settled.rounds or math.ceil(min(max(wanted, limits[0]), limits[1]))
+
+    def noise(self, parts: "Parts") -> dict[str, float]:
+        """Any noise, which calibration scales; what is settled as noise has to do where nothing is promised."""
+        if "noise_multiplier" not in parts.fields or any(name in self.settled.settings for name in NOISE):
+            return {}
+        if self.privacy.epsilon is None:
+            raise InputError(
+                f"epsilon: missing, and so is the noise of {self.name}; epsilon or one of "
+                f"{', '.join(name for name in NOISE if name in parts.fields)} is needed"
+            )
+        return {"noise_multiplier": 1.0}
+
+
+NOISE = ("noise_multiplier", "noise_rate", "step_epsilon")
+# where `clip` bounds the gradient of a record; elsewhere it bounds a move
+CLIPS_GRADIENTS = ("noisy-gradient-descent", "broadcast-noised-admm")
+Chosen = tuple[int, dict[str, Any]]
+
+
+def _alone(situation: Situation) -> Chosen:
+    facts = situation.facts
+    highest_order = situation.multiplier * math.sqrt(2 * math.log(1 / situation.privacy.delta))
     against_noise = 1 / (facts.n_parties * situation.length(facts.n_parties))
-    extra_l2 = max(against_noise, JACOBIAN_MARGIN * one_record * highest_order)
-    mechanism = SoloPerturbation(noise_multiplier=1.0, extra_l2=extra_l2)  # type: ignore[arg-type]
-    return OneReleaseAverage(mechanism=mechanism), settled.rounds or 1
+    against_jacobian = JACOBIAN_MARGIN * situation.record_curvature(facts.smallest) * highest_order
+    return situation.settled.rounds or 1, {"extra_l2": max(against_noise, against_jacobian)}
 
 
 def _coupling(situation: Situation, n_rounds: int) -> float:
     """2 eta V: K rounds move the sum as far as steps of length K / (2 eta V N), and the Jacobian stays cheap."""
-    facts, problem = situation.facts, situation.problem
-    weight = problem.largest_record_weight(facts.smallest, facts)
-    one_record = weight * problem.loss.smoothness * facts.row_norm**2
-    against_jacobian = math.sqrt(8 * n_rounds) * one_record * situation.multiplier
+    facts, privacy = situation.facts, situation.privacy
+    releases = n_rounds * (facts.n_parties if privacy.people_span_parties else 1)
+    one_record = situation.record_curvature(facts.smallest)
+    against_jacobian = math.sqrt(8 * releases) * one_record * situation.multiplier
+    if privacy.epsilon is None:
+        return max(situation.coupling_without_noise, against_jacobian)
     return max(n_rounds / (facts.n_parties * situation.length(facts.n_parties)), against_jacobian)
 
 
-def _graph_settings(situation: Situation, settled: Open, name: str) -> tuple[int, tuple[float, ...], Any]:
-    """(rounds, eta_i, averaging). Parties with few neighbours hold on to them harder, so that all pay the same."""
-    _unused(name, settled, "step")
+def _graph_rounds(situation: Situation) -> int:
     if situation.facts.n_parties == 1:
-        raise InputError(f"algorithm: got {name!r} for one party, which has no neighbours; leave it open")
+        raise InputError(f"algorithm: got {situation.name!r} for one party, which has no neighbours; leave it open")
     length = situation.length(situation.facts.n_parties)
-    n_rounds = settled.rounds or situation.rounds(math.sqrt(length * situation.curvature), ROUNDS)
-    degrees = situation.topology.degrees
-    if settled.penalty is not None:
-        penalties = tuple(float(settled.penalty) for _ in degrees)
-    else:
-        penalties = tuple((_coupling(situation, n_rounds) / (2 * degrees)).tolist())
-    return n_rounds, penalties, settled.averaging or "linear"
+    return situation.rounds(math.sqrt(length * situation.curvature), ROUNDS)
 
 
-def _penalty_perturbed(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
-    n_rounds, penalties, averaging = _graph_settings(situation, settled, "penalty-perturbed-admm")
-    mechanism = PenaltyPerturbation(penalty=penalties, noise_multiplier=1.0)  # type: ignore[arg-type]
-    return PenaltyPerturbedADMM(mechanism=mechanism, dual_step=min(penalties), averaging=averaging), n_rounds  # type: ignore[arg-type]
+def _graph(situation: Situation) -> Chosen:
+    """Parties with few neighbours hold on to them harder, so that all pay the same."""
+    n_rounds = _graph_rounds(situation)
+    degrees = np.maximum(situation.topology.degrees, 1)
+    usual = tuple((_coupling(situation, n_rounds) / (2 * degrees)).tolist())
+    penalty = as_schedule("penalty", situation.settled.settings.get("penalty", usual))
+    dual_step = min(penalty.start) if isinstance(penalty.start, tuple) else penalty.start
+    return n_rounds, {
+        "penalty": penalty,
+        "dual_step": dual_step,
+        "recycle_weight": RECYCLE_WEIGHT,
+        "averaging": "linear",
+    }
 
 
-def _recycled(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
-    n_rounds, penalties, averaging = _graph_settings(situation, settled, "recycled-admm")
-    mechanism = LinearPerturbation(penalty=penalties, noise_multiplier=1.0)  # type: ignore[arg-type]
-    algorithm = RecycledADMM(
-        mechanism=mechanism,
-        dual_step=min(penalties),  # type: ignore[arg-type]
-        recycle_weight=RECYCLE_WEIGHT,
-        averaging=averaging,
-    )
-    return algorithm, n_rounds
+def _edgewise(situation: Situation) -> Chosen:
+    if "penalty" in situation.settled.settings:
+        raise InputError("penalty: an edgewise algorithm takes edge_penalty, one number per edge")
+    n_rounds, n_edges = _graph_rounds(situation), len(situation.topology.edges)
+    usual = (_coupling(situation, n_rounds) * situation.facts.n_parties / (4 * max(n_edges, 1)),) * n_edges
+    edges = situation.settled.settings.get("edge_penalty", usual)
+    made = EdgewiseADMM.with_edges(situation.topology, edges, dual_step=min(edges), noise_multiplier=1.0)
+    return n_rounds, {
+        "edge_penalty": made.edge_penalty,
+        "penalty": made.mechanism.penalty,
+        "dual_step": made.dual_step,
+        "averaging": "linear",
+    }
 
 
-def _locally_noised(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
-    _unused("locally-noised-admm", settled, "penalty")
+def _moves(situation: Situation) -> Chosen:
     n_parties = situation.facts.n_parties
     length = situation.length(n_parties)
-    n_rounds = settled.rounds or situation.rounds(math.sqrt(length * situation.curvature), ROUNDS)
-    step = settled.step or n_parties * length / n_rounds / (2 * RELAXATION)
-    mechanism = LocalNoise(step=step, relaxation=RELAXATION, noise_multiplier=1.0, spread_l2=True)  # type: ignore[arg-type]
-    penalty = situation.problem.penalty
-    return LocallyNoisedADMM(mechanism=mechanism, penalty=penalty, averaging=settled.averaging or "linear"), n_rounds  # type: ignore[arg-type]
+    n_rounds = situation.rounds(math.sqrt(length * situation.curvature), ROUNDS)
+    return n_rounds, _move_settings(situation, n_rounds)
 
 
-def _gradient(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
-    _unused("noisy-gradient-descent", settled, "penalty")
-    penalty, length = situation.problem.penalty, situation.length(1)
-    curvature = situation.curvature + penalty.l2
-    n_rounds = settled.rounds or situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
-    algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=1.0, clip=situation.clip),  # type: ignore[arg-type]
-        penalty=penalty,
-        step=settled.step or min(length / n_rounds, 2 / curvature),  # type: ignore[arg-type]
-        channel=CHANNELS[situation.trust],
-        averaging=settled.averaging or "linear",  # type: ignore[arg-type]
-    )
-    return algorithm, n_rounds
+def _move_settings(situation: Situation, n_visits: int) -> dict[str, Any]:
+    relaxation = situation.settled.settings.get("relaxation", RELAXATION)
+    n_parties = situation.facts.n_parties
+    if situation.privacy.epsilon is None:
+        step = 1 / situation.coupling_without_noise
+    else:
+        step = n_parties * situation.length(n_parties) / n_visits / (2 * relaxation)
+    return {"step": step, "relaxation": relaxation, "spread_l2": True, "averaging": "linear"}
 
 
-def _broadcast_noised(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
+def _walk(situation: Situation) -> Chosen:
+    """A public walk on which everybody works as often as in every round of parties that all work, at most."""
+    n_parties, settled = situation.facts.n_parties, situation.settled.rounds
+    n_visits = _moves(situation)[0] if settled is None else -(-settled // n_parties)
+    chosen = {**_move_settings(situation, n_visits), "selection": Walk(seed=0, most_visits=n_visits)}
+    return settled or n_visits * n_parties, chosen
+
+
+def _memoryless_walk(situation: Situation) -> Chosen:
+    """A secret one, on which nobody works more than twice as often as on average."""
+    n_rounds, chosen = _walk(situation)
+    most_visits = 2 * -(-n_rounds // situation.facts.n_parties)
+    return n_rounds, {**chosen, "selection": Walk(seed=None, most_visits=most_visits)}
+
+
+def _general(situation: Situation) -> Chosen:
+    n_rounds, chosen = _moves(situation)
+    n_coefficients = situation.problem.n_coefficients(situation.facts)
+    return n_rounds, {**chosen, "A": Matrix.of("A", scipy.sparse.eye_array(n_coefficients))}
+
+
+def _gradient(situation: Situation) -> Chosen:
+    length, curvature = situation.length(1), situation.curvature + situation.problem.penalty.l2
+    n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
+    step = min(length / n_rounds, 2 / curvature)
+    return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
+
+
+def _hidden_states(situation: Situation) -> Chosen:
     """A hidden state costs about (1 + step * curvature) times a gradient step, so steps stay at 1/curvature."""
-    _unused("broadcast-noised-admm", settled, "penalty")
-    facts, length = situation.facts, situation.length(1)
-    n_rounds = settled.rounds or situation.rounds(length * situation.curvature, GRADIENT_ROUNDS)
-    step = settled.step or facts.n_parties * min(length / n_rounds, 1 / situation.curvature)
-    algorithm = BroadcastNoisedADMM(
-        mechanism=BroadcastNoise(
-            step=step,
-            relaxation=RELAXATION,
-            noise_multiplier=1.0,  # type: ignore[arg-type]
-            clip=situation.clip,
-        ),
-        penalty=situation.problem.penalty,
-        channel=CHANNELS[situation.trust],
-        averaging=settled.averaging or "linear",  # type: ignore[arg-type]
-    )
-    return algorithm, n_rounds
+    length, curvature = situation.length(1), situation.curvature
+    n_rounds = situation.rounds(length * curvature, GRADIENT_ROUNDS)
+    step = situation.facts.n_parties * min(length / n_rounds, 1 / curvature)
+    chosen = {"step": step, "relaxation": RELAXATION, "averaging": "linear"}
+    if situation.name in CLIPS_GRADIENTS:
+        chosen["clip"] = situation.gradient_clip
+    return n_rounds, chosen
 
 
-Recipe = Callable[[Situation, Open], tuple[Algorithm, int]]
-
-# by who is trusted; the first is what was found best where neither the unit nor the loss asks for another
-RECIPES: dict[str, dict[str, Recipe]] = {
-    "none": {
-        "penalty-perturbed-admm": _penalty_perturbed,
-        "one-release-average": _alone,
-        "recycled-admm": _recycled,
-        "locally-noised-admm": _locally_noised,
-    },
-    "curator": {"noisy-gradient-descent": _gradient, "broadcast-noised-admm": _broadcast_noised},
-    "secure-sum": {"noisy-gradient-descent": _gradient, "broadcast-noised-admm": _broadcast_noised},
+RECIPES: dict[str, Callable[[Situation], Chosen]] = {
+    "admm": _graph,
+    "dual-perturbed-admm": _graph,
+    "primal-perturbed-admm": _graph,
+    "penalty-perturbed-admm": _graph,
+    "edgewise-admm": _edgewise,
+    "recycled-admm": _graph,
+    "one-release-average": _alone,
+    "noisy-gradient-descent": _gradient,
+    "locally-noised-admm": _moves,
+    "sum-noised-admm": _hidden_states,
+    "broadcast-noised-admm": _hidden_states,
+    "walk-admm": _walk,
+    "memoryless-walk": _memoryless_walk,
+    "general-admm": _general,
 }
 
 
-def choose(situation: Situation, settled: Open) -> tuple[Algorithm, int]:
-    """The algorithm with any noise, to be calibrated, and its number of rounds."""
-    recipes = RECIPES[situation.trust]
-    if situation.clip is not None and situation.trust == "none":
-        raise InputError(
-            "loss: 'squared' has unbounded slopes and needs a sum in which they are clipped; use 'huber', or trust "
-            "'curator' or 'secure-sum'"
-        )
-    if situation.hardened and situation.trust != "curator":
-        raise InputError(
-            f"hardened: got True with trust={situation.trust!r}; it takes one noise on one sum: use trust='curator'"
-        )
-    name = settled.algorithm
-    if name is None:
-        name = next(iter(recipes))
-        if situation.trust == "none" and situation.unit == "party":
-            name = "locally-noised-admm"
-        elif situation.trust == "none" and situation.facts.n_parties == 1:
-            name = "one-release-average"
-    if name not in recipes:
-        raise InputError(
-            f"algorithm: got {name!r}; with trust={situation.trust!r} one of {', '.join(recipes)} is needed"
-        )
-    return recipes[name](situation, settled)
+# --- from names of fields to an algorithm -----------------------------------------------------------------------------
+
+# papers' slips stay within Python
+_HIDDEN = ("mechanism", "as_published")
 
 
-def _unused(algorithm: str, settled: Open, *names: str) -> None:
-    for name in names:
-        if getattr(settled, name) is not None:
-            raise InputError(f"{name}: got {getattr(settled, name)!r}; {algorithm} has no such setting: leave it open")
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """An algorithm and its mechanism, whose fields can be settled by their names."""
+
+    name: str
+    mechanism: type
+    mechanisms: tuple[str, ...]  # names to choose from; empty where there is one only
+
+    @classmethod
+    def of(cls, name: str, mechanism: str | None) -> "Parts":
+        """`mechanism` in small letters and hyphens; the first where nothing is said."""
+        kinds = alternatives(_field_types(ALGORITHMS[name])["mechanism"])
+        named = {re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower(): kind for kind in kinds}
+        if mechanism is None:
+            return cls(name, kinds[0], tuple(named) if len(named) > 1 else ())
+        if mechanism not in named:
+            hint = nearest(mechanism, named)
+            raise InputError(f"mechanism: got {mechanism!r}; one of {', '.join(named)} is needed{hint}")
+        return cls(name, named[mechanism], tuple(named) if len(named) > 1 else ())
+
+    @functools.cached_property
+    def own(self) -> dict[str, Any]:
+        """Fields of the algorithm itself, with their types; regulariser and channel belong to others."""
+        fields = _field_types(ALGORITHMS[self.name])
+        return {n: t for n, t in fields.items() if n not in (*_HIDDEN, "channel") and not _is_regulariser(t)}
+
+    @functools.cached_property
+    def fields(self) -> dict[str, Any]:
+        """All that can be settled, with types."""
+        return {**{n: t for n, t in _field_types(self.mechanism).items() if n not in _HIDDEN}, **self.own}
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        known = (*(("mechanism",) if self.mechanisms else ()), *self.fields)
+        for name in settings:
+            if name not in known:
+                raise InputError(
+                    f"settings: {self.name} has no {name!r}{nearest(name, known)}; it has {', '.join(known)}"
+                )
+
+    def build(self, values: Mapping[str, Any], problem: Problem, privacy: Privacy) -> Algorithm:
+        fields = _field_types(ALGORITHMS[self.name])
+        own = {name: value for name, value in values.items() if name in self.own}
+        own |= {name: problem.penalty for name, kind in fields.items() if _is_regulariser(kind)}
+        own |= {"channel": CHANNELS[privacy.trust]} if "channel" in fields else {}
+        inner = {name: value for name, value in values.items() if name in self.fields and name not in self.own}
+        return ALGORITHMS[self.name](mechanism=self.mechanism(**inner), **own)  # type: ignore[call-arg]
+
+
+@functools.cache
+def _field_types(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the one type."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def _is_regulariser(hint: Any) -> bool:
+    return Penalty in alternatives(hint)

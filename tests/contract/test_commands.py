@@ -11,7 +11,7 @@ import pytest
 from coterie.algorithms import ALGORITHMS
 from coterie.citations import CITATIONS
 from coterie.cli.spec import execute, prepare, read_spec
-from coterie.cli.spec.outcome import sums
+from coterie.cli.spec.execution import sums
 from coterie.data import DATASETS
 from coterie.spending import Spending
 from coterie.transcript import Transcript

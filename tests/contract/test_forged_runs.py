@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.certificate import Certificate, make_certificate
-from coterie.cli.spec.outcome import model_of, summary_of, sums
+from coterie.cli.spec.execution import model_of, summary_of, sums
 from coterie.cli.spec.verification import verify_path
 from coterie.data import Schema
 from coterie.errors import InputError

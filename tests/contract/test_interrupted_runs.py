@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.spec import execution, outcome
+from coterie.cli.spec import execution, preparation
 from coterie.errors import LocalSolveError
 from coterie.rundir import Reserved
 from coterie.spending import Spending
@@ -95,7 +95,7 @@ def test_a_signal_in_a_collectors_callback_is_not_swallowed(coterie, spec, durin
 
 
 def test_a_signal_while_the_result_is_written_costs_nothing(coterie, spec, monkeypatch):
-    written = outcome.write_text
+    written = execution.write_text
 
     def interrupted(path, text):
         signal.raise_signal(signal.SIGINT)
@@ -103,13 +103,13 @@ def test_a_signal_while_the_result_is_written_costs_nothing(coterie, spec, monke
         written(path, text)
 
     # what is written before the run begins is not meant
-    fill = outcome.Outcome.fill
+    fill = execution.Outcome.fill
 
     def patched(self, folder):
-        monkeypatch.setattr(outcome, "write_text", interrupted)
+        monkeypatch.setattr(execution, "write_text", interrupted)
         fill(self, folder)
 
-    monkeypatch.setattr(outcome.Outcome, "fill", patched)
+    monkeypatch.setattr(execution.Outcome, "fill", patched)
     code, out, told = coterie("run", spec, "--json")
     assert code == 130
     assert json.loads(out)["rounds"] == 40
@@ -129,13 +129,13 @@ def test_a_second_signal_stops_at_once(coterie, spec, during_the_run):
 
 
 def test_a_signal_before_the_charge_costs_and_leaves_nothing(coterie, spec, monkeypatch):
-    prepare = execution.load_records
+    prepare = preparation.load_records
 
     def interrupted(content):
         signal.raise_signal(signal.SIGINT)
         return prepare(content)
 
-    monkeypatch.setattr(execution, "load_records", interrupted)
+    monkeypatch.setattr(preparation, "load_records", interrupted)
     code, out, told = coterie("run", spec, "--json")
     assert (code, out) == (130, "")
     assert "before anything was charged" in told
@@ -192,14 +192,14 @@ def test_a_spec_may_say_the_limit_of_its_ledger(coterie, spec):
 
 
 def test_a_disk_that_fills_up_at_the_end_loses_nothing(coterie, spec, monkeypatch, tmp_path):
-    written = outcome.write_text
+    written = execution.write_text
 
     def full(path, text):
         if path.name == "summary.json" and path.is_relative_to(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written(path, text)
 
-    monkeypatch.setattr(outcome, "write_text", full)
+    monkeypatch.setattr(execution, "write_text", full)
     code, _, told = coterie("run", spec, "--out", tmp_path / "full", "--json")
     assert code == 1
     assert "No space left on device); the run is complete in " in told

@@ -6,6 +6,8 @@ small intervals by its Taylor polynomial around the middle and the enclosure of 
 interval: Lagrange's remainder, with every rounding accounted for.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from flint import arb, arb_series, ctx
@@ -62,7 +64,7 @@ def test_the_centre():
     def z_over_q(q):
         return ratio(sampling._CENTRE, shift - q * q)
 
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         error = enclosed(lambda q: cumulative(q * z_over_q(q)) - arb(0.5) - q, low, high)
         top = arb(high) * z_over_q(arb(high))
         # where q is 0 so is h: there the bound is on h' instead
@@ -86,7 +88,7 @@ def test_the_tails(coefficients, shift, low, high):
     """z = C(r - s)/D(r - s), r = sqrt(-ln p): Phi(-z)/p - 1 is bounded, and z is off by at most that times p/phi(z) <=
     1/z."""
     edges = np.linspace(low, high, 129)
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in itertools.pairwise(edges):
         error = enclosed(lambda r: cumulative(-ratio(coefficients, r - arb(shift))) * (r * r).exp() - 1, a, b)
         z = ratio(coefficients, arb(a) - arb(shift))
         relative = error * arb(1.0001) / z**2

@@ -139,8 +139,7 @@ class SameEveryRun(Seeded):
 @dataclasses.dataclass(frozen=True)
 class ShareDropped(SecureSum):
     def aggregate(self, contributions, grant, noise):
-        shares = noise.value[0]
-        return grant.noised_sum(contributions, shares[:-1].sum(axis=0) / jnp.sqrt(float(shares.shape[0])))
+        return grant.noised_total(grant.subtotal(contributions), noise.value[0][:-1])
 
 
 @serialisable
@@ -148,7 +147,7 @@ class ShareDropped(SecureSum):
 class SharesTooSmall(SecureSum):
     def aggregate(self, contributions, grant, noise):
         shares = noise.value[0]
-        return grant.noised_sum(contributions, shares.sum(axis=0) / float(shares.shape[0]))
+        return grant.noised_total(grant.subtotal(contributions), shares / jnp.sqrt(float(shares.shape[0])))
 
 
 # --- steps that reach around their grant ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from coterie.privacy.events import Gaussian
 from coterie.privacy.grants import ArgminGrant, ArgminScales
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.privacy.release import Contribution, Release, UnitNoise, private_call
+from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise, private_call
 from coterie.problems import L2, Logistic, Problem, Squared
 from coterie.serialise import serialisable
 
@@ -208,13 +208,13 @@ def test_private_state_in_the_inbox_of_the_theorem_is_refused():
 
 
 def test_releases_and_grants_are_not_made_by_hand():
-    for sealed in (Release, Contribution):
+    for sealed in (Release, Contribution, Subtotal):
         with pytest.raises(TypeError, match="made by a Grant"):
             sealed(jnp.ones(3))
     with pytest.raises(TypeError, match="made by an engine"):
         UnitNoise((jnp.zeros(3), jnp.zeros(3)))
     with pytest.raises(TypeError, match="made by a Mechanism"):
-        ArgminGrant(ArgminScales(1.0, 0.0, 0.0, 0.0, 1e-9), Gaussian(0.1))
+        ArgminGrant(ArgminScales(1.0, 0.0, 0.0, 0.0, 1.0, 1e-9), Gaussian(0.1))
 
 
 def test_noise_and_price_cannot_be_pulled_apart():

@@ -56,21 +56,24 @@ def predicted_covariance(plan: Plan, train: Federation) -> np.ndarray:
     midpoints = np.kron((np.eye(n) + adjacency / degrees[:, None]) / 2, np.eye(d))
     gaps = np.kron(np.diag(degrees) - adjacency, np.eye(d))
     convexity = plan.problem.penalty.l2 / n + scales.curvature
-    covariance = np.zeros((2 * n * d, 2 * n * d))  # of (f, dual)
-    for f in path:
+    none, one = np.zeros((n * d, n * d)), np.eye(n * d)
+    covariance = np.zeros((3 * n * d, 3 * n * d))  # of (f, dual, average of f over rounds with weights 1, 2, 3, ...)
+    assert private.averaging == "linear"
+    for t, f in enumerate(path):
         inverse = np.zeros((n * d, n * d))
         for i, shard in enumerate(train.shards):
             p = 1 / (1 + np.exp(-shard.X @ f[i]))
             hessian = (shard.X * (p * (1 - p))[:, None]).T @ shard.X + convexity * np.eye(d)
             inverse[i * d : (i + 1) * d, i * d : (i + 1) * d] = np.linalg.inv(hessian)
-        f_from = np.hstack([scales.curvature * inverse @ midpoints, -2 * inverse])
-        half_step = plan.algorithm.dual_step.start / 2
-        dual_from = np.hstack([np.zeros((n * d, n * d)), np.eye(n * d)]) + half_step * gaps @ f_from
-        noise = np.vstack([inverse, half_step * gaps @ inverse])
-        step = np.vstack([f_from, dual_from])
+        f_from = np.hstack([scales.curvature * inverse @ midpoints, -2 * inverse, none])
+        half_step, share = plan.algorithm.dual_step.start / 2, 2 / (t + 2)
+        dual_from = np.hstack([none, one, none]) + half_step * gaps @ f_from
+        average_from = (1 - share) * np.hstack([none, none, one]) + share * f_from
+        noise = np.vstack([inverse, half_step * gaps @ inverse, share * inverse])
+        step = np.vstack([f_from, dual_from, average_from])
         covariance = step @ covariance @ step.T + scales.noise_scale**2 * noise @ noise.T
-    average = np.hstack([np.kron(np.ones((1, n)) / n, np.eye(d)), np.zeros((d, n * d))])
-    return average @ covariance @ average.T
+    model = np.hstack([np.zeros((d, 2 * n * d)), np.kron(np.ones((1, n)) / n, np.eye(d))])
+    return model @ covariance @ model.T
 
 
 def test_the_spread_over_seeds_is_the_stated_noise(adult, runs):

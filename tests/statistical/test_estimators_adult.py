@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from coterie import PrivateLogisticRegression, load_adult
+from coterie import Privacy, PrivateLogisticRegression, load_adult
 from coterie.data import partition
 
 
@@ -13,14 +13,11 @@ def adult():
     return load_adult(preprocessing="public")
 
 
-def auc_and_error(adult, epsilon, seed, parties=None, **settings):
+def auc_and_error(adult, epsilon, seed, parties=None, trust="none"):
     model = PrivateLogisticRegression(
-        epsilon=epsilon,
-        delta=1e-6,
-        adjacency="replace-one",
+        privacy=Privacy(epsilon=epsilon, delta=1e-6, adjacency="replace-one", trust=trust),
         classes=adult.labels,
         random_state=seed,
-        **settings,
     ).fit(adult.X[adult.train], adult.y[adult.train], parties=parties)
     assert model.privacy_.epsilon <= epsilon
     X, y = adult.X[adult.test], adult.y[adult.test]

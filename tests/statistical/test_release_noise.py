@@ -103,7 +103,9 @@ def test_output_noise_hides_the_solver_and_nothing_else(law, request):
     drawn = np.array(
         [
             [
-                Seeded(0).draw(plan.algorithm.mechanism.law, N_FEATURES, repeat=repeat, party=party, t=0)
+                Seeded(0).draw(
+                    plan.algorithm.mechanism.law, N_FEATURES, repeat=repeat, party=party, t=0, rows=N_PARTIES
+                )
                 for party in range(N_PARTIES)
             ]
             for repeat in range(20)

@@ -217,5 +217,5 @@ def test_the_page_rounds_up_and_keeps_its_tables():
     assert shown_loss(0.1 + 0.2) == "0.3"
     page = make_certificate(plan(), DELTA, reproducible=False).to_markdown()
     assert "south\\|west" in page
-    for words in ("unit of privacy", "trust model", "randomness", "Not covered", "Floating point", "NIST SP 800-226"):
+    for words in ("unit of privacy", "trust model", "randomness", "Not covered", "Timing", "NIST SP 800-226"):
         assert words in page

@@ -1,5 +1,6 @@
 """What a run or a fit costs a ledger: everything, where no number bounds its loss."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from coterie.errors import InputError
 from coterie.estimators import PrivateLogisticRegression
 from coterie.evaluation import evaluate
 from coterie.privacy.noise import Seeded
+from coterie.promise import Privacy
 from coterie.spending import BudgetError, Spending, Terms
 
 RNG = np.random.default_rng(0)
@@ -19,8 +21,11 @@ HOSPITALS = np.repeat(["north", "south", "west"], 40)
 
 
 def logistic(**options):
-    usual = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace-one", "classes": (0, 1), "trust": "curator"}
-    return PrivateLogisticRegression(**{**usual, "rounds": 2, **options})
+    words = {field.name for field in dataclasses.fields(Privacy)}
+    usual = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "replace-one", "trust": "curator"}
+    privacy = Privacy(**{**usual, **{name: value for name, value in options.items() if name in words}})
+    others = {name: value for name, value in options.items() if name not in words}
+    return PrivateLogisticRegression(privacy=privacy, **{"classes": (0, 1), "rounds": 2, **others})
 
 
 VOID = [{"classes": None}, {"data_derived": ["scaler"]}]

@@ -1,5 +1,7 @@
 """Estimators in the hands of a user: privacy on the model object, routing, storage, and refusals in one sentence."""
 
+import dataclasses
+import inspect
 import math
 import pickle
 import subprocess
@@ -15,13 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from coterie import (
+    Privacy,
     PrivateLasso,
     PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateRidge,
     PrivateScorer,
     Spending,
-    rules,
 )
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.spending import BudgetError
@@ -34,8 +36,18 @@ Y = np.where(SCORE > 0, "yes", "no")
 PARTIES = np.repeat(["north", "south", "west"], [30, 40, 50])
 
 
+WORDS = {field.name for field in dataclasses.fields(Privacy)}
+
+
+def made(cls, **settings):
+    """The promise in three words where they say it all, as a Privacy where not."""
+    settings = {**BUDGET, **settings}
+    promised = {name: settings.pop(name) for name in list(settings) if name in WORDS}
+    return cls(**settings, **(promised if set(promised) == set(BUDGET) else {"privacy": Privacy(**promised)}))
+
+
 def logistic(**settings):
-    return PrivateLogisticRegression(**{**BUDGET, "classes": ["no", "yes"], **settings})
+    return made(PrivateLogisticRegression, **{"classes": ["no", "yes"], **settings})
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +137,17 @@ def test_with_trust_only_aggregates_are_seen(trust):
 
 
 @pytest.mark.parametrize(
-    ("trust", "name"), [(trust, name) for trust in ("none", "curator") for name in rules.RECIPES[trust]]
+    ("trust", "name"),
+    [
+        ("none", "penalty-perturbed-admm"),
+        ("none", "one-release-average"),
+        ("none", "recycled-admm"),
+        ("none", "walk-admm"),
+        ("curator", "noisy-gradient-descent"),
+        ("curator", "broadcast-noised-admm"),
+    ],
 )
-def test_every_algorithm_with_a_rule_runs_and_keeps_the_budget(trust, name):
+def test_algorithms_by_name_run_and_keep_the_budget(trust, name):
     model = logistic(trust=trust, algorithm=name, rounds=2).fit(X, Y, parties=PARTIES)
     assert model.certificate_.document["mechanism"]["algorithm"] == name
     assert model.privacy_.epsilon <= 4.0
@@ -148,11 +168,13 @@ def test_people_with_several_records_are_paid_for():
 
 @pytest.mark.parametrize("model", [PrivateRidge, PrivateLasso])
 def test_clipped_squares_need_a_sum(model):
-    settings = {**BUDGET, "label_bound": 3.0, "loss": "squared"}
+    settings = {"label_bound": 3.0, "loss": "squared"}
     with pytest.raises(InputError, match="use 'huber'"):
-        model(**settings).fit(X, SCORE)
-    fitted = model(**{**settings, "epsilon": 100.0, "bounds": 4.0}, trust="curator")
+        made(model, **settings).fit(X, SCORE)
+    fitted = made(model, **settings, epsilon=100.0, bounds=4.0, trust="curator")
     assert fitted.fit(X, SCORE).score(X, SCORE) > 0.5
+    clipped = made(model, **settings, threshold=0.5, bounds=4.0, rounds=2, trust="curator").fit(X, SCORE)
+    assert clipped.transcript_.plan.algorithm.mechanism.clip == 2.0
 
 
 def test_pandas_feature_names_and_categories():
@@ -269,8 +291,10 @@ def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
         ({"trust": "everybody"}, "trust: got 'everybody'"),
         ({"unit": "person"}, "unit: got 'person'"),
         ({"algorithm": "sgd"}, "algorithm: got 'sgd'"),
-        ({"algorithm": "noisy-gradient-descent"}, "with trust='none'"),
-        ({"algorithm": "penalty-perturbed-admm", "step": 1.0}, "step: got 1.0"),
+        ({"algorithm": "noisy-gradient-descent"}, "trust: got 'none'"),
+        ({"settings": {"step": 1.0}}, "settings: penalty-perturbed-admm has no 'step'"),
+        ({"settings": {"hardened": True}}, "has no 'hardened'"),
+        ({"settings": "averaging"}, "settings: got a str"),
         ({"rounds": 0}, "rounds: got 0"),
         ({"trust": "curator", "topology": "ring"}, "topology: got 'ring' with trust='curator'"),
         ({"data_derived": "scaler"}, "data_derived: got 'scaler'"),
@@ -290,9 +314,48 @@ def test_bad_settings_are_refused_in_one_sentence(settings, words):
         logistic(**settings).fit(X, Y, parties=PARTIES)
 
 
-def test_the_budget_must_be_stated():
-    with pytest.raises(TypeError, match=r"epsilon.*delta.*adjacency"):
-        PrivateLogisticRegression()
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "epsilon, delta, adjacency: missing"),
+        ({"epsilon": 1.0, "adjacency": "zero-out"}, "delta: missing"),
+        ({**BUDGET, "privacy": Privacy(**BUDGET)}, "privacy: got one beside epsilon, delta, adjacency"),
+        ({"delta": 1e-6, "privacy": Privacy(**BUDGET)}, "privacy: got one beside delta"),
+        ({"privacy": BUDGET}, "privacy: got a dict"),
+        ({"privacy": Privacy(**{**BUDGET, "epsilon": None})}, "epsilon: got None"),
+    ],
+)
+def test_the_promise_is_said_once(said, words):
+    with pytest.raises(InputError, match=words):
+        PrivateLogisticRegression(**said, classes=["no", "yes"]).fit(X, Y)
+
+
+def test_both_ways_of_saying_it_give_the_same_plan(fitted):
+    model = PrivateLogisticRegression(privacy=Privacy(**BUDGET), classes=["no", "yes"]).fit(X, Y, parties=PARTIES)
+    assert model.transcript_.plan.digest == fitted.transcript_.plan.digest
+
+
+def test_parameters_of_a_promise_can_be_set_and_searched():
+    ledger = Spending()
+    model = logistic(ledger=ledger, trust="curator")
+    assert model.get_params()["privacy__trust"] == "curator"
+    copy = clone(model).set_params(privacy__epsilon=1.0, rounds=2)
+    assert (copy.privacy.epsilon, model.privacy.epsilon) == (1.0, 4.0)
+    assert copy.privacy.ledger is ledger
+    with pytest.raises(InputError, match="epsilon: got -1"):
+        copy.set_params(privacy__epsilon=-1.0)
+    scorer = PrivateScorer(**BUDGET, ledger=Spending())
+    search = GridSearchCV(logistic(trust="curator", rounds=2), {"privacy__epsilon": [1.0, 2.0]}, cv=2, scoring=scorer)
+    assert search.fit(X, Y).best_params_["privacy__epsilon"] in (1.0, 2.0)
+    assert "trust='curator'" in repr(model)
+    assert "privacy" in model._repr_html_()
+
+
+@pytest.mark.parametrize("cls", [PrivateLogisticRegression, PrivateLinearSVC, PrivateRidge, PrivateLasso])
+def test_every_parameter_is_described_once(cls):
+    for name in inspect.signature(cls).parameters:
+        described = [line for line in cls.__doc__.splitlines() if name in line.split(":")[0].split(", ")]
+        assert len(described) == 1, name
 
 
 def test_one_party_has_no_neighbours_to_hold_on_to():

@@ -19,7 +19,6 @@ from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Walk
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
-from coterie.privacy.grants import grid_of
 from coterie.privacy.mechanisms import GaussianGradient, grid_event
 from coterie.privacy.noise import KeyedEntropy, Seeded, SystemEntropy
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
@@ -175,7 +174,7 @@ def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_share
 
     monkeypatch.setattr(mechanisms, "STEPS", steps)
     noise_std, change = 1.0, 0.7
-    grid = grid_of(noise_std, steps, n_shares)
+    grid = noise_std / (steps * math.sqrt(n_shares))
     _, law = rounded_gaussian_law(steps)
     total = law
     for _ in range(n_shares - 1):
@@ -201,7 +200,7 @@ def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_share
 def test_every_release_of_a_run_is_a_whole_number_of_steps(name, source):
     one = plan(name)
     releases = run(one, FEDERATION, noise=source).releases
-    (grid,) = set(one.grant_table().grid.tolist())
+    (grid,) = {grant.grid for grant in one.issued[0]}
     steps = np.rint(releases / grid)
     assert np.any(steps != 0)
     np.testing.assert_array_equal(steps * grid, releases)
@@ -220,7 +219,7 @@ def test_a_seed_or_a_key_repeats_a_run_and_entropy_does_not(name):
 class WithoutGrid(LocallyNoisedADMM):
     def local(self, grant, problem, records, private, inbox, noise):
         scales, tree = jax.tree.flatten(grant)
-        scales[type(grant).Scales._fields.index("grid")] *= 0.0
+        scales[type(grant).Scales._fields.index("steps")] *= 0.0
         return super().local(jax.tree.unflatten(tree, scales), problem, records, private, inbox, noise)
 
 

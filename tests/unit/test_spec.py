@@ -6,10 +6,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from coterie import PrivateLogisticRegression
 from coterie.algorithms import ALGORITHMS, EdgewiseADMM, RecycledADMM
 from coterie.cli.spec import execute, prepare, read_spec
-from coterie.cli.spec.outcome import model_of
+from coterie.cli.spec.execution import model_of
 from coterie.data import CategoryColumn, Label, NumberColumn, NumberLabel, Schema
 from coterie.data.tables import CHUNK_ROWS, column_names, read_columns
 from coterie.errors import InputError
@@ -82,43 +81,23 @@ def test_the_promised_loss_is_kept(prepared):
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "admm"])
 def test_every_algorithm_has_settings_for_what_is_left_open(prepared, name):
-    needs_channel = "channel" in {field.name for field in dataclasses.fields(ALGORITHMS[name])}
-    settings = f'[algorithm]\nname = "{name}"\nrounds = 4\n' + ('channel = "curator"\n' if needs_channel else "")
+    sums = "channel" in {field.name for field in dataclasses.fields(ALGORITHMS[name])}
+    settings = f'[algorithm]\nname = "{name}"\nrounds = 4\n'
+    privacy = PRIVACY + ('trust = "curator"\n' if sums else "")
     problem = "[problem]\nl2 = 0\n" if name == "memoryless-walk" else ""
     problem += "[parties]\ncount = 1\n" if name == "general-admm" else ""
-    assert 1.99 < prepared('dataset = "heart"', problem + settings).plan.epsilon(1e-5) <= 2.0
-
-
-@pytest.mark.parametrize(
-    ("trust", "settings", "chosen"),
-    [
-        ("none", "", "PenaltyPerturbedADMM"),
-        ("curator", "rounds = 7\nhardened = true", "NoisyGradientDescent"),
-        ("secure-sum", 'step = 0.5\naveraging = "last"', "NoisyGradientDescent"),
-    ],
-)
-def test_an_algorithm_that_is_left_open_is_chosen_as_for_an_estimator(prepared, trust, settings, chosen):
-    made = prepared('file = "all.csv"', f"[algorithm]\n{settings}\n", PRIVACY + f'trust = "{trust}"\n')
-    model = PrivateLogisticRegression(epsilon=2.0, delta=1e-5, adjacency="replace-one", trust=trust)
-    assert type(made.plan.algorithm).__name__ == chosen
-    assert made.plan.epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
-    if not settings:
-        data = made.records.federation
-        model.set_params(l2=made.plan.problem.penalty.l2, fit_intercept=False, classes=["no", "yes"])
-        X, y, _ = data.pooled
-        sizes = data.facts.sizes
-        model.fit(X, np.array(["no", "yes"])[y.astype(int)], parties=np.repeat(range(len(sizes)), sizes))
-        assert model.transcript_.plan.n_rounds == made.plan.n_rounds
-        assert model.transcript_.plan.algorithm == made.plan.algorithm
+    assert 1.99 < prepared('dataset = "heart"', problem + settings, privacy).plan.epsilon(1e-5) <= 2.0
 
 
 @pytest.mark.parametrize(
     ("rest", "privacy", "words"),
     [
-        ("", '[privacy]\ndelta = 1e-5\nadjacency = "zero-out"\n', "'epsilon' is missing"),
-        ('[problem]\nloss = "squared"\n', "", "'clip' is missing"),
-        ('[algorithm]\nname = "one-release-average"\n', 'trust = "none"\n', "privacy.trust: got 'none' beside"),
+        ("", '[privacy]\ndelta = 1e-5\nadjacency = "zero-out"\n', "epsilon is missing"),
+        ('[algorithm]\nname = "one-release-average"\n', 'trust = "curator"\n', "trust: got 'curator' for one-release"),
+        ('[algorithm]\nname = "sum-noised-admm"\n', "", "trust: got 'none' for sum-noised-admm"),
         ("[algorithm]\nrecycle_weight = 1.0\n", "", "unknown key 'recycle_weight'"),
+        ("[algorithm]\nhardened = true\n", 'trust = "curator"\n', "unknown key 'hardened'"),
+        ('[algorithm]\nchannel = "curator"\n', 'trust = "curator"\n', "unknown key 'channel'"),
     ],
 )
 def test_what_does_not_go_with_an_open_algorithm_is_refused(prepared, rest, privacy, words):
@@ -147,30 +126,16 @@ def test_settings_reach_the_fields_of_their_name(prepared):
     )
 
 
-def test_channels_and_selections_by_name(prepared):
-    text = '[algorithm]\nname = "sum-noised-admm"\nchannel = "{}"\n{}'
-    summed = prepared('file = "all.csv"', text.format("secure-sum", "clip = 0.1")).plan.algorithm
+def test_channels_follow_trust_and_selections_have_names(prepared):
+    text = '[algorithm]\nname = "sum-noised-admm"\n{}'
+    summed = prepared('file = "all.csv"', text.format("clip = 0.1"), PRIVACY + 'trust = "secure-sum"\n').plan.algorithm
     assert isinstance(summed.channel, SecureSum)
     assert summed.mechanism.clip == 0.1
     some = 'selection = { name = "sample", count = 2, seed = 7 }'
-    assert prepared('file = "all.csv"', text.format("curator", some)).plan.algorithm.selection == Sample(
-        count=2, seed=7
-    )
+    sampled = prepared('file = "all.csv"', text.format(some), PRIVACY + 'trust = "curator"\n').plan.algorithm
+    assert sampled.selection == Sample(count=2, seed=7)
     walk = '[algorithm]\nname = "walk-admm"\nselection = { name = "walk", seed = "secret", most_visits = 9 }'
     assert prepared('file = "all.csv"', walk).plan.algorithm.selection == Walk(seed=None, most_visits=9)
-
-
-def test_hardened_noise_is_a_setting_like_others(prepared):
-    text = '[algorithm]\nname = "noisy-gradient-descent"\nrounds = 3\nchannel = "{}"\nhardened = {}'
-    hardened = prepared('file = "all.csv"', text.format("curator", "true"))
-    assert hardened.plan.algorithm.mechanism.law == "discrete-gaussian"
-    assert 1.99 < hardened.plan.epsilon(1e-5) <= 2.0
-    for channel, value, complaint in (
-        ("secure-sum", "true", "hardened: got True with a secure sum"),
-        ("curator", '"yes"', r"algorithm\.hardened"),
-    ):
-        with pytest.raises(InputError, match=complaint):
-            prepared('file = "all.csv"', text.format(channel, value))
 
 
 def test_a_model_that_is_not_one_number_per_feature(prepared):
@@ -193,7 +158,7 @@ def test_a_penalty_per_edge(prepared):
 
 def test_losses_follow_the_labels_and_penalties_their_numbers(prepared, tmp_path):
     assert prepared('file = "all.csv"').plan.problem.loss == Logistic()
-    assert prepared('file = "all.csv"', "[problem]\nl1 = 0.5").plan.problem.penalty == ElasticNet(1.0, 0.5)
+    assert prepared('file = "all.csv"', "[problem]\nl1 = 0.5").plan.problem.penalty == ElasticNet(0.0, 0.5)
     Schema(SCHEMA.columns, NumberLabel("weight", -3, 2), "site").write(tmp_path / "schema.toml", overwrite=True)
     regression = prepared('file = "all.csv"', "[problem]\nthreshold = 0.5")
     assert regression.plan.problem.loss == Huber(0.5)

@@ -1,11 +1,9 @@
 """Three views of one run, and the paper's numbers beside them."""
 
-import io
 import math
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from coterie.algorithms import (
     BroadcastNoisedADMM,
@@ -14,7 +12,6 @@ from coterie.algorithms import (
     MemorylessWalk,
     WalkADMM,
 )
-from coterie.cli.results import views_table
 from coterie.facts import Facts
 from coterie.network.channels import Curator
 from coterie.network.selection import Sample, Walk
@@ -97,11 +94,3 @@ def test_general_constraint():
     _, central, _ = three_views(plan, DELTA)
     assert [p.theorem for p in central.published] == ["FP Theorem 7"]
     assert central.published[0].epsilon < central.certified  # |A| < 1: the published one is too small
-
-
-def test_the_table_marks_what_is_published():
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(views_table(plan_of(LocallyNoisedADMM(mechanism=M1, penalty=NONE)), DELTA))
-    text = console.export_text()
-    for word in ("local", "central", "network", "certified", "FP Theorem 2, published", "FP Remark 4, published"):
-        assert word in text

@@ -14,7 +14,7 @@ import jax
 
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
-from coterie.audit import canary, game, gaussian_view, noise_law, output_density, sensitivity
+from coterie.audit import canary, game, gaussian_view, noise_law, output_density, reachability, sensitivity
 from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of
 from coterie.audit.recording import Workbench
@@ -34,9 +34,10 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "noise-law": noise_law.check,
     "density": output_density.check,
     "canary": canary.check,
+    "reachability": reachability.check,
 }
 STATISTICAL = ("game", "noise-law", "canary")
-QUICK = ("control-flow", "gaussian-view", "game", "sensitivity")
+QUICK = ("control-flow", "gaussian-view", "game", "sensitivity", "reachability")
 
 Progress = Callable[[int, int], None]
 

@@ -1,7 +1,6 @@
 """The demo: Adult's 40,000 training records at five parties on a ring, (1, 1e-6) for everything anybody sees.
 
-Every setting is a constant or follows from public facts. The penalty makes the coupling of a party to its neighbours
-twice as stiff as the average curvature its own records can have: 2 eta V = 2 B c1 X^2 / d, with V = 2 on a ring.
+Algorithm, rounds and all other settings are left to the rules; examples/census.toml is the same plan as a spec.
 """
 
 import dataclasses
@@ -12,24 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
+from coterie import rules
 from coterie.algorithms import ConsensusADMM, PenaltyPerturbedADMM
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import Progress, run
+from coterie.errors import MissingExtraError
 from coterie.plan import Plan
 from coterie.privacy.accountants import epsilon as composed_epsilon
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.privacy.objective import NoNoise, PenaltyPerturbation
+from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, Logistic, Problem
+from coterie.promise import Privacy
 from coterie.rundir import new_directory
-from coterie.schedules import as_schedule
 from coterie.transcript import RANDOMNESS, Transcript
 
 N_PARTIES = 5
 EPSILON = 1.0
 DELTA = 1e-6
 ADJACENCY = "replace-one"
-N_ROUNDS = 20
+TOPOLOGY = "ring"
+BLUE, ORANGE, GREY = "#0b6e99", "#d9822b", "#7a7a7a"
 PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
 
 
@@ -68,7 +71,7 @@ class DemoResult:
         """What the worst party's records have paid after each round."""
         (event, _), *more = self.transcript.plan.ledger(0)
         assert not more  # one price for all rounds and parties
-        return np.array([composed_epsilon([(event, t)], DELTA) for t in range(1, N_ROUNDS + 1)])
+        return np.array([composed_epsilon([(event, t)], DELTA) for t in range(1, self.transcript.plan.n_rounds + 1)])
 
     def write(self, directory: Path, draw: Callable[["DemoResult", Path], None] | None) -> Path:
         """Plan, transcript, model, summary and figure; the directory appears complete or not at all."""
@@ -85,14 +88,8 @@ class DemoResult:
 
 
 def make_plan(federation: Federation) -> Plan:
-    facts = federation.facts
-    penalty = max(facts.sizes) * PROBLEM.loss.smoothness * facts.row_norm**2 / (2 * facts.n_features)
-    algorithm = PenaltyPerturbedADMM(
-        mechanism=PenaltyPerturbation(penalty=as_schedule("penalty", penalty), noise_multiplier=as_schedule("", 1.0)),
-        dual_step=as_schedule("dual_step", penalty),
-    )
-    plan = Plan.make(algorithm, PROBLEM, "ring", facts, rounds=N_ROUNDS, adjacency=ADJACENCY)
-    return plan.calibrate(EPSILON, DELTA)
+    privacy = Privacy(epsilon=EPSILON, delta=DELTA, adjacency=ADJACENCY)
+    return rules.make_plan(PROBLEM, federation.facts, privacy, rules.Settled(topology=TOPOLOGY))
 
 
 def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> DemoResult:
@@ -111,8 +108,12 @@ def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> De
     transcript = run(plan, train, noise=noise, progress=progress)
     private = plan.algorithm
     assert isinstance(private, PenaltyPerturbedADMM)
-    exact = ConsensusADMM(mechanism=NoNoise(penalty=private.mechanism.penalty), dual_step=private.dual_step)
-    exact_plan = Plan.make(exact, PROBLEM, "ring", train.facts, rounds=N_ROUNDS, adjacency=ADJACENCY)
+    exact = ConsensusADMM(
+        mechanism=NoNoise(penalty=private.mechanism.penalty),
+        dual_step=private.dual_step,
+        averaging=private.averaging,
+    )
+    exact_plan = Plan.make(exact, PROBLEM, TOPOLOGY, train.facts, rounds=plan.n_rounds, adjacency=ADJACENCY)
     return DemoResult(
         transcript=transcript,
         test_error_by_round=errors(transcript.models_by_round[0]),
@@ -134,3 +135,59 @@ def pooled_optimum(train: Federation) -> np.ndarray:
     algorithm = ConsensusADMM.with_penalty(1.0)
     plan = Plan.make(algorithm, PROBLEM, "complete", pooled.facts, rounds=1, adjacency=ADJACENCY)
     return run(plan, pooled).models
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def demo_table(result: DemoResult) -> Table:
+    plan = result.transcript.plan
+    losses = plan.party_epsilons(DELTA)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    rows = {
+        "test error, private": f"[bold]{result.test_error:.2%}[/bold]",
+        "test error, not private": f"{result.nonprivate_error:.2%}  (all records in one place, no noise)",
+        "majority class": f"{result.majority_error:.2%}  on {result.n_test:,} held-out records, declared public",
+        "privacy loss": f"ε = {max(losses):.4g} at δ = {DELTA:g}, {plan.adjacency}, "
+        + f"at each of {len(losses)} parties of {plan.facts.sizes[0]:,} records",
+        "protected": "every single record of every party",
+        "from": f"anybody who sees {plan.observer().sees}",
+        "algorithm": f"M-ADMM, penalty perturbation, Gaussian noise, ring, {plan.n_rounds} rounds",
+        "randomness": RANDOMNESS[result.transcript.reproducible],
+        "seconds": f"{result.seconds:.1f}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def draw_demo(result: DemoResult, path: Path) -> None:
+    """Left: test error by round, with and without privacy. Right: the privacy loss as it is spent."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("the figure needs matplotlib: pip install 'coterie[report]'") from None
+    plan = result.transcript.plan
+    rounds = np.arange(1, plan.n_rounds + 1)
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+
+    left.plot(rounds, 100 * result.test_error_by_round, "o-", color=BLUE, label=f"private, ε = {EPSILON:g} in total")
+    left.plot(rounds, 100 * result.exact_error_by_round, "s-", ms=4, color=ORANGE, label="same algorithm, no noise")
+    left.axhline(100 * result.nonprivate_error, color=ORANGE, ls="--", lw=1, label="all records in one place, no noise")
+    left.axhline(100 * result.majority_error, color=GREY, ls=":", lw=1.2, label="majority class")
+    left.set(xlabel="round", ylabel="test error (%)", title=f"Adult, {plan.facts.n_parties} parties on a ring")
+    left.legend(frameon=False, fontsize=9)
+
+    right.plot(rounds, result.epsilon_by_round(), "o-", color=BLUE)
+    right.axhline(EPSILON, color=GREY, ls=":", lw=1.2)
+    right.annotate("budget", (1, EPSILON), xytext=(0, -12), textcoords="offset points", color=GREY, fontsize=9)
+    right.set(
+        xlabel="round", ylabel=f"ε spent (δ = {DELTA:g})", ylim=(0, 1.1 * EPSILON), title="Privacy loss of a record"
+    )
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.savefig(path, dpi=150)

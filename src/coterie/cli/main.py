@@ -109,7 +109,7 @@ def demo(
     if json_line:
         typer.echo(json.dumps(result.summary()))
         return
-    from coterie.cli.results import demo_table
+    from coterie.cli.demo import demo_table
 
     console.print(demo_table(result))
     if directory is not None:
@@ -161,7 +161,7 @@ def _figure_or_none():
 
     if find_spec("matplotlib") is None:
         return None
-    from coterie.cli.pictures import draw_demo
+    from coterie.cli.demo import draw_demo
 
     return draw_demo
 

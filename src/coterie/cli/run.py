@@ -153,7 +153,7 @@ def _reserved(out: Path | None, spec: Path) -> Iterator["Reserved"]:
 @contextlib.contextmanager
 def _kept_when_it_fails(place: "Reserved", prepared: "Prepared") -> Iterator[None]:
     """A run that ends after its charge leaves its spec and a log, however it ends."""
-    from coterie.cli.spec.outcome import write_text
+    from coterie.cli.spec.execution import write_text
     from coterie.errors import CoterieError
 
     def keep() -> None:
@@ -218,7 +218,7 @@ def _what_stopped(outcome: "Outcome", directory: Path) -> str:
     transcript = outcome.transcript
     done = f"after {transcript.n_rounds} of {transcript.plan.n_rounds} rounds"
     when = "asked to stop when it was done" if transcript.complete else f"stopped {done}"
-    ledger = outcome.spec.privacy.ledger
+    ledger = outcome.spec.ledger
     spent = "the loss of the whole plan counts as spent" if ledger is None else f"{ledger.name} was charged in full"
     return f"{when}; everything that was released is kept in {directory}; {spent}"
 

@@ -1,7 +1,9 @@
 """What all estimators share: checks, the design, the plan, the charge, the run, and what is left behind."""
 
+import dataclasses
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,56 +13,80 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from coterie import rules
 from coterie.certificate import make_certificate, price
-from coterie.data.checks import positive_number, whole_number
+from coterie.data.checks import positive_number
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.estimators import exact
 from coterie.estimators.design import make_design, split_intercept
-from coterie.estimators.privacy import FitPrivacy, describe
-from coterie.network.topology import make_topology
+from coterie.estimators.fit_privacy import describe, no_privacy
+from coterie.facts import Facts
 from coterie.plan import Plan
-from coterie.privacy.accountants import check_delta, check_epsilon
-from coterie.privacy.events import check_adjacency
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.problems import Loss, Penalty, Problem
-from coterie.spending import Spending, Terms
+from coterie.problems import L2, Loss, Penalty, Problem
+from coterie.promise import Privacy
 from coterie.transcript import Transcript
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLinearModel(BaseEstimator):
-    """A linear model fitted among parties under a certified (epsilon, delta).
+    """Parameters of all estimators. What is left open (None) follows from public facts by `coterie.rules`.
 
-    Subclasses say what the loss, the penalty and the labels are. See docs/estimators.md for the parameters.
+    What is promised, in one of two ways:
+
+    epsilon, delta, adjacency: the three words that are always needed; everything else as in `Privacy`.
+    privacy: a `Privacy`, which also says what is protected, who is trusted, and which ledger is charged.
+
+    The data:
+
+    bounds: public bound on the 2-norm of a row; longer rows are shortened to it, in `predict` as well.
+    weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest.
+    data_derived: what was read off these data before the fit, such as ["scaler"]: the certificate says VOID.
+
+    The objective, a sum of weighted losses and penalties over the coefficients of the design:
+
+    fit_intercept: whether the design has a constant column.
+    l2: adds (l2/2) times the squared norm of the coefficients.
+    party_weight: C: a record of a party with B records weighs C/B; every record weighs 1 when left open.
+
+    The optimiser:
+
+    algorithm: one of `coterie.algorithms.ALGORITHMS` by its name.
+    topology: who hears whom: a name, edges, or a networkx graph.
+    rounds: how often the parties speak.
+    settings: a dict of fields of the algorithm or of its mechanism, by name, such as {"averaging": "last"}.
+    random_state: a seed makes a fit reproducible, and NOT PRIVATE: whoever knows it can take the noise off.
     """
 
-    # set by the subclasses' constructors, which have to spell their arguments out
-    epsilon: float
-    delta: float
-    adjacency: str
-    bounds: float
-    trust: str
-    algorithm: str | None
-    topology: Any
-    unit: str
-    records_per_person: int
-    people_span_parties: bool
-    fit_intercept: bool
-    l2: float | None
-    party_weight: float | None
-    weight_bound: float
-    rounds: int | None
-    averaging: str | None
-    penalty: float | None
-    step: float | None
-    hardened: bool
-    data_derived: Sequence[str]
-    tuning: str | None
-    ledger: Spending | None
-    random_state: Any
-    coefficients_: np.ndarray  # of the design, as the algorithm left them
+    epsilon: float | None = None
+    delta: float | None = None
+    adjacency: str | None = None
+    privacy: Privacy | None = None
+    bounds: float = 1.0
+    weight_bound: float = 1.0
+    data_derived: Sequence[str] = ()
+    fit_intercept: bool = True
+    l2: float | None = None
+    party_weight: float | None = None
+    algorithm: str | None = None
+    topology: Any = None
+    rounds: int | None = None
+    settings: dict[str, Any] | None = None
+    random_state: Any = None
 
     _is_regression: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Every parameter is described once, by the class that has it, and shown by every estimator."""
+        super().__init_subclass__(**more)
+        if not cls.__name__.startswith("_"):
+            described = [base.__doc__ for base in cls.__mro__ if issubclass(base, PrivateLinearModel)]
+            cls.__doc__ = "\n\n".join(inspect.cleandoc(text) for text in described if text)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.random_state is None and not self._exact
+        return tags
 
     # --- what a subclass says -----------------------------------------------------------------------------------------
 
@@ -71,26 +97,30 @@ class PrivateLinearModel(BaseEstimator):
     def _loss(self) -> Loss:
         raise NotImplementedError
 
-    def _clip(self) -> float | None:
-        """Bound on one record's gradient, where the loss itself has none."""
-        return None
+    def _settings(self) -> dict[str, Any]:
+        """Fields of the algorithm that are settled."""
+        return dict(self.settings or {})
 
     def _class_weight(self) -> tuple[float, ...] | None:
         return None
 
-    def _penalty(self, federation: Federation, weight_of_record: Any) -> Penalty:
-        raise NotImplementedError
+    def _penalty(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Penalty:
+        return L2(rules.regulariser(facts, weight_of_record) if self.l2 is None else float(self.l2))
 
     def _keep(self, coefficients: np.ndarray) -> None:
-        """Store coef_ and intercept_ from the coefficients of the design."""
-        raise NotImplementedError
+        """The coefficients of the design as the algorithm left them, and coef_ and intercept_ for projected rows."""
+        self.coefficients_ = coefficients
+        self.coef_, self.intercept_ = split_intercept(
+            self._coefficients.T, float(self.bounds), intercept=self.fit_intercept
+        )
 
     # --- fit ----------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, *, parties: Any = None, sample_weight: Any = None) -> Any:
         """Fit on rows X with labels y; `parties` names the party of each row (one party when it is left out)."""
-        self._check_parameters()
-        if self.people_span_parties and parties is None:
+        privacy = self._promise()
+        self._check_parameters(privacy)
+        if privacy.people_span_parties and parties is None:
             raise InputError("parties: got None with people_span_parties; the noise depends on how many there are")
         for name in ("certificate_", "privacy_", "transcript_"):  # of an earlier fit: not to be read beside this one
             self.__dict__.pop(name, None)
@@ -109,121 +139,88 @@ class PrivateLinearModel(BaseEstimator):
             weight_bound=self.weight_bound,
             **{**about_labels, "data_derived": (*about_labels.get("data_derived", ()), *self.data_derived)},
         )
-        problem = self._problem(federation)
-        if math.isinf(self.epsilon):
-            self._charge(federation, epsilon=math.inf, reason="exact")
+        problem = self._problem(federation.facts)
+        if privacy.exact:
+            self._charge(privacy, federation, epsilon=math.inf, reason="exact")
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
             self.certificate_ = self.transcript_ = None
-            self.privacy_ = self._no_privacy(federation)
+            self.privacy_ = no_privacy(privacy, federation.facts)
             return self
-        plan = self._plan(problem, federation)
+        settled = rules.Settled(
+            algorithm=self.algorithm, topology=self.topology, rounds=self.rounds, settings=self._settings()
+        )
+        plan = rules.make_plan(problem, federation.facts, privacy, settled)
         noise = self._noise()
-        epsilon, reason = price(plan, self.delta, reproducible=noise.reproducible)
-        past = self._charge(federation, epsilon=epsilon, reason=reason)
+        spent, reason = price(plan, privacy.delta, reproducible=noise.reproducible)
+        past = self._charge(privacy, federation, epsilon=spent, reason=reason)
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
         self._keep(transcript.models[0])
         self.n_iter_ = plan.n_rounds
         self.certificate_ = make_certificate(
-            plan, self.delta, reproducible=noise.reproducible, past=past, tuning=self.tuning
+            plan, privacy.delta, reproducible=noise.reproducible, past=past, tuning=privacy.tuning
         )
         self.privacy_ = describe(plan, self.certificate_, constant_column=self.fit_intercept)
         return self
 
-    def _check_parameters(self) -> None:
-        if not (isinstance(self.epsilon, float) and math.isinf(self.epsilon) and self.epsilon > 0):
-            check_epsilon(self.epsilon)
-        check_delta(self.delta)
-        check_adjacency(self.adjacency)
+    def _promise(self) -> Privacy:
+        """What is promised, in whichever of the two ways it was said."""
+        words = {"epsilon": self.epsilon, "delta": self.delta, "adjacency": self.adjacency}
+        said = [name for name, value in words.items() if value is not None]
+        if self.privacy is None:
+            if len(said) < len(words):
+                missing = ", ".join(name for name in words if name not in said)
+                raise InputError(
+                    f"{missing}: missing; epsilon, delta and adjacency are needed, or privacy=Privacy(...)"
+                )
+            return Privacy(**words)  # type: ignore[arg-type]  # none of them is None
+        if said:
+            raise InputError(f"privacy: got one beside {', '.join(said)}; say it in one of the two ways")
+        if not isinstance(self.privacy, Privacy):
+            raise InputError(f"privacy: got a {type(self.privacy).__name__}; a coterie.Privacy is needed")
+        if self.privacy.epsilon is None:
+            raise InputError("epsilon: got None; an estimator needs the loss that it may cause")
+        return self.privacy
+
+    @property
+    def _exact(self) -> bool:
+        """Without noise a fit is deterministic; asked of estimators that nothing was promised for as well."""
+        epsilon = self.epsilon if self.privacy is None else self.privacy.epsilon
+        return isinstance(epsilon, float) and math.isinf(epsilon)
+
+    def _check_parameters(self, privacy: Privacy) -> None:
         positive_number("bounds", self.bounds)
         positive_number("weight_bound", self.weight_bound)
-        whole_number("records_per_person", self.records_per_person, at_least=1)
-        if self.trust not in rules.TRUST:
-            raise InputError(f"trust: got {self.trust!r}; one of {', '.join(rules.TRUST)} is needed")
-        if self.rounds is not None:
-            whole_number("rounds", self.rounds, at_least=1)
-        for name in ("l2", "penalty", "step", "party_weight"):
+        for name in ("l2", "party_weight"):
             if getattr(self, name) is not None:
                 positive_number(name, getattr(self, name))
-        if self.topology is not None and self.trust in rules.CHANNELS:
+        if self.settings is not None and not isinstance(self.settings, dict):
+            raise InputError(f"settings: got a {type(self.settings).__name__}; a dict from names to values is needed")
+        if self.topology is not None and privacy.sums:
             raise InputError(
-                f"topology: got {self.topology!r} with trust={self.trust!r}, where all hear the sum; leave it out"
+                f"topology: got {self.topology!r} with trust={privacy.trust!r}, where all hear the sum; leave it out"
             )
         if isinstance(self.data_derived, str) or not all(isinstance(name, str) and name for name in self.data_derived):
             raise InputError(
                 f"data_derived: got {self.data_derived!r}; a list of what was read off the data is needed, such as "
                 "['scaler']"
             )
-        if self.tuning is not None and not (isinstance(self.tuning, str) and self.tuning.strip()):
-            raise InputError(f"tuning: got {self.tuning!r}; a text that says what choosing the settings cost is needed")
-        if self.ledger is not None and not isinstance(self.ledger, Spending):
-            raise InputError(f"ledger: got a {type(self.ledger).__name__}; a coterie.Spending or None is needed")
 
-    def _problem(self, federation: Federation) -> Problem:
+    def _problem(self, facts: Facts) -> Problem:
         weighting: dict[str, Any] = (
             {"record_weight": 1.0} if self.party_weight is None else {"party_weight": float(self.party_weight)}
         )
-        loss = self._loss()
+        problem = Problem(loss=self._loss(), penalty=L2(0.0), class_weight=self._class_weight(), **weighting)
+        return dataclasses.replace(problem, penalty=self._penalty(facts, problem.weight_of_one_record))
 
-        def weight_of_record(size: int) -> float:
-            return 1.0 if self.party_weight is None else self.party_weight / size
-
-        penalty = self._penalty(federation, weight_of_record)
-        return Problem(loss=loss, penalty=penalty, class_weight=self._class_weight(), **weighting)
-
-    def _plan(self, problem: Problem, federation: Federation) -> Plan:
-        facts = federation.facts
-        default = "unrestricted" if self.trust in rules.CHANNELS else "complete"
-        topology = make_topology(default if self.topology is None else self.topology, facts.n_parties)
-        situation = rules.Situation(
-            problem=problem,
-            facts=facts,
-            topology=topology,
-            trust=self.trust,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            records_per_person=self.records_per_person,
-            clip=self._clip(),
-            hardened=bool(self.hardened),
-        )
-        settled = rules.Open(
-            algorithm=self.algorithm,
-            rounds=self.rounds,
-            averaging=self.averaging,
-            penalty=self.penalty,
-            step=self.step,
-        )
-        algorithm, n_rounds = rules.choose(situation, settled)
-        plan = Plan.make(
-            algorithm,
-            problem,
-            topology,
-            facts,
-            rounds=n_rounds,
-            adjacency=self.adjacency,  # type: ignore[arg-type]  # checked
-            unit=self.unit,  # type: ignore[arg-type]  # checked by the plan
-            records_per_person=self.records_per_person,
-            people_span_parties=self.people_span_parties,
-        )
-        return plan.calibrate(self.epsilon, self.delta)
-
-    def _charge(self, federation: Federation, *, epsilon: float, reason: str) -> Any:
+    def _charge(self, privacy: Privacy, federation: Federation, *, epsilon: float, reason: str) -> Any:
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
-        if self.ledger is None:
+        if privacy.ledger is None:
             return ()
-        terms = Terms.of(
-            self.adjacency,
-            self.unit,
-            federation.facts.parties,
-            federation.facts.sizes,
-            records_per_person=self.records_per_person,
-            people_span_parties=bool(self.people_span_parties),
-        )
         what = f"{type(self).__name__} at {federation.n_parties} parties" + (f" ({reason})" if reason else "")
-        return self.ledger.charge(what, epsilon, self.delta, terms=terms)
+        terms = privacy.terms(federation.facts.parties, federation.facts.sizes)
+        return privacy.ledger.charge(what, epsilon, privacy.delta, terms=terms)
 
     def _noise(self) -> NoiseSource:
         if self.random_state is None:
@@ -232,26 +229,9 @@ class PrivateLinearModel(BaseEstimator):
             return Seeded(int(self.random_state))
         return Seeded(int(check_random_state(self.random_state).randint(2**31)))
 
-    def _no_privacy(self, federation: Federation) -> FitPrivacy:
-        facts = federation.facts
-        return FitPrivacy(
-            epsilon=math.inf,
-            delta=self.delta,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            party_epsilons=dict.fromkeys(facts.parties, math.inf),
-            views={"everybody": math.inf},
-            published=None,
-            total_epsilon=math.inf,
-            total_delta=self.delta,
-            reproducible=True,
-            public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_columns": facts.n_features},
-            verdict=("NOT PRIVATE: epsilon is infinite, the exact optimum was released",),
-        )
-
     def _check_exact_score(self, public: bool) -> None:
         """Whoever keeps a ledger must not release exact numbers beside it."""
-        if self.ledger is not None and not public and not math.isinf(self.epsilon):
+        if self.privacy is not None and self.privacy.ledger is not None and not public and not self._exact:
             raise InputError(
                 "score: an exact score of private records is a release that the ledger knows nothing of; use "
                 "coterie.evaluate or scoring=PrivateScorer(...), or say score(X, y, public=True) of public records"
@@ -292,8 +272,3 @@ class PrivateLinearModel(BaseEstimator):
     def _coefficients(self) -> np.ndarray:
         """(columns of the design, n_outputs)."""
         return self.coefficients_.reshape(-1, self._loss().n_outputs)
-
-    def _split(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """coef (n_outputs, n_features) and intercept (n_outputs,) for projected rows."""
-        matrix = coefficients.reshape(-1, self._loss().n_outputs).T
-        return split_intercept(matrix, float(self.bounds), intercept=self.fit_intercept)

@@ -1,8 +1,7 @@
 """Logistic regression and a linear support vector machine."""
 
-import math
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -13,20 +12,25 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.estimators.export import with_projection
-from coterie.problems import L2, HuberisedHinge, Logistic, Loss, Multinomial, Penalty
-from coterie.rules import regulariser
+from coterie.estimators.design import plain_model
+from coterie.problems import HuberisedHinge, Logistic, Loss, Multinomial
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class _PrivateClassifier(ClassifierMixin, PrivateLinearModel):
-    classes: Any
-    class_weight: dict[Any, float] | None
-    classes_: np.ndarray
-    _many_classes: bool
+    """Parameters of classifiers:
+
+    classes: the public label set; read off y where it is left open, and the certificate says VOID.
+    class_weight: weights by label, as a dict ("balanced" would look at the data).
+    """
+
+    classes: Any = None
+    class_weight: dict[Any, float] | None = None
+
+    _many_classes: ClassVar[bool]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = self.random_state is None and not math.isinf(self.epsilon)
         tags.classifier_tags.multi_class = self._many_classes
         return tags
 
@@ -62,13 +66,6 @@ class _PrivateClassifier(ClassifierMixin, PrivateLinearModel):
             raise InputError(f"class_weight: label {unknown[0]!r} is not one of the classes {known}")
         return tuple(float(self.class_weight.get(label, 1.0)) for label in known)
 
-    def _penalty(self, federation: Any, weight_of_record: Any) -> Penalty:
-        return L2(regulariser(federation.facts, weight_of_record) if self.l2 is None else float(self.l2))
-
-    def _keep(self, coefficients: np.ndarray) -> None:
-        self.coefficients_ = coefficients
-        self.coef_, self.intercept_ = self._split(coefficients)
-
     def decision_function(self, X: Any) -> np.ndarray:
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -84,68 +81,14 @@ class _PrivateClassifier(ClassifierMixin, PrivateLinearModel):
         return float(super().score(X, y, sample_weight))
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLogisticRegression(_PrivateClassifier):
     """Logistic regression, binary or multinomial, with a certified privacy loss.
 
     Minimises the summed log loss of the design rows plus (l2/2) times the squared norm of all coefficients.
     """
 
-    _many_classes = True
-
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float,
-        adjacency: str,
-        bounds: float = 1.0,
-        trust: str = "none",
-        algorithm: str | None = None,
-        topology: Any = None,
-        unit: str = "record",
-        classes: Any = None,
-        class_weight: dict[Any, float] | None = None,
-        records_per_person: int = 1,
-        people_span_parties: bool = False,
-        fit_intercept: bool = True,
-        l2: float | None = None,
-        party_weight: float | None = None,
-        weight_bound: float = 1.0,
-        rounds: int | None = None,
-        averaging: str | None = None,
-        penalty: float | None = None,
-        step: float | None = None,
-        hardened: bool = False,
-        data_derived: Sequence[str] = (),
-        tuning: str | None = None,
-        ledger: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.bounds = bounds
-        self.trust = trust
-        self.algorithm = algorithm
-        self.topology = topology
-        self.unit = unit
-        self.classes = classes
-        self.class_weight = class_weight
-        self.records_per_person = records_per_person
-        self.people_span_parties = people_span_parties
-        self.fit_intercept = fit_intercept
-        self.l2 = l2
-        self.party_weight = party_weight
-        self.weight_bound = weight_bound
-        self.rounds = rounds
-        self.averaging = averaging
-        self.penalty = penalty
-        self.step = step
-        self.hardened = hardened
-        self.data_derived = data_derived
-        self.tuning = tuning
-        self.ledger = ledger
-        self.random_state = random_state
+    _many_classes: ClassVar[bool] = True
 
     def _loss(self) -> Loss:
         return Logistic() if len(self.classes_) == 2 else Multinomial(len(self.classes_))
@@ -162,77 +105,25 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
     def to_sklearn(self) -> Pipeline:
         """The projection and a plain fitted LogisticRegression: the same predictions without this class."""
-        return with_projection(self, LogisticRegression(), classes_=self.classes_)
+        return plain_model(self, LogisticRegression(), classes_=self.classes_)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PrivateLinearSVC(_PrivateClassifier):
     """A linear support vector machine for two classes, with a certified privacy loss.
 
-    The hinge's corner is replaced by a parabola of half-width `width` (Huberised hinge), as the proofs need.
+    The hinge's corner is replaced by a parabola (Huberised hinge), as the proofs need.
+
+    width: half the width of the parabola.
     """
 
-    _many_classes = False
+    width: float = 0.5
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float,
-        adjacency: str,
-        bounds: float = 1.0,
-        trust: str = "none",
-        algorithm: str | None = None,
-        topology: Any = None,
-        unit: str = "record",
-        classes: Any = None,
-        class_weight: dict[Any, float] | None = None,
-        records_per_person: int = 1,
-        people_span_parties: bool = False,
-        fit_intercept: bool = True,
-        l2: float | None = None,
-        width: float = 0.5,
-        party_weight: float | None = None,
-        weight_bound: float = 1.0,
-        rounds: int | None = None,
-        averaging: str | None = None,
-        penalty: float | None = None,
-        step: float | None = None,
-        hardened: bool = False,
-        data_derived: Sequence[str] = (),
-        tuning: str | None = None,
-        ledger: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.bounds = bounds
-        self.trust = trust
-        self.algorithm = algorithm
-        self.topology = topology
-        self.unit = unit
-        self.classes = classes
-        self.class_weight = class_weight
-        self.records_per_person = records_per_person
-        self.people_span_parties = people_span_parties
-        self.fit_intercept = fit_intercept
-        self.l2 = l2
-        self.width = width
-        self.party_weight = party_weight
-        self.weight_bound = weight_bound
-        self.rounds = rounds
-        self.averaging = averaging
-        self.penalty = penalty
-        self.step = step
-        self.hardened = hardened
-        self.data_derived = data_derived
-        self.tuning = tuning
-        self.ledger = ledger
-        self.random_state = random_state
+    _many_classes: ClassVar[bool] = False
 
     def _loss(self) -> Loss:
         return HuberisedHinge(self.width)
 
     def to_sklearn(self) -> Pipeline:
         """The projection and a plain fitted LinearSVC: the same predictions without this class."""
-        return with_projection(self, LinearSVC(), classes_=self.classes_)
+        return plain_model(self, LinearSVC(), classes_=self.classes_)

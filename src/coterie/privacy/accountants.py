@@ -5,6 +5,7 @@ A ledger is a list of (event, count): what one party's records have paid, rounds
 
 # pyright: reportMissingTypeStubs=false
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
@@ -13,7 +14,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from coterie.errors import InputError, MissingExtraError
-from coterie.privacy.events import Event, PoissonGaussian
+from coterie.privacy.events import Event, Gaussian, PoissonGaussian
 
 Ledger = Sequence[tuple[Event, int]]
 Accountant = Literal["best", "pure", "rdp", "gaussian", "pld"]
@@ -105,6 +106,17 @@ def gaussian_delta(eps: float, ratio: float) -> float:
     first = log_ndtr(ratio / 2 - eps / ratio)
     second = eps + log_ndtr(-ratio / 2 - eps / ratio)
     return float(np.exp(first) * -np.expm1(min(0.0, second - first)))
+
+
+@functools.lru_cache(maxsize=256)
+def gaussian_multiplier(eps: float, delta: float) -> float:
+    """The noise multiplier (standard deviation over sensitivity) that spends (eps, delta) in one Gaussian release."""
+    low, high = 1e-6, 1e12
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        too_little = gaussian_epsilon([(Gaussian(1 / middle), 1)], delta) > eps
+        low, high = (middle, high) if too_little else (low, middle)
+    return high
 
 
 def pld_epsilon(ledger: Ledger, delta: float, grid: float = 1e-4) -> float:

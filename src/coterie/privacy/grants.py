@@ -45,6 +45,7 @@ class Grant:
     __slots__ = ("event", "problem", "scales")
     Scales: ClassVar[type]
     uses: ClassVar[dict[Purpose, Use]] = {"release": "value"}  # the draws of a step, and where they go
+    size_of_noise: ClassVar[str] = "noise_std"  # on the value that is released, among the scales
 
     def __init__(self, scales: Any, event: Event | None, problem: Problem | None = None, seal: object = None) -> None:
         if seal is not _SEAL:
@@ -63,6 +64,19 @@ class Grant:
             lambda problem, children: cls(children[0], None, cast(Problem, problem), _SEAL),
         )
 
+    @property
+    def grid(self) -> Any:
+        """On which the released value and its noise meet; 0 where there is no noise."""
+        return getattr(self.scales, self.size_of_noise) / self.scales.steps
+
+    def _issued(self) -> Any:
+        """The scales, as they were issued."""
+        return type(self.scales)(*[as_issued(scale, "scale") for scale in self.scales])
+
+    def _issued_grid(self) -> jax.Array:
+        scales = self._issued()
+        return getattr(scales, self.size_of_noise) / scales.steps
+
     def priced(self, problem: Problem) -> Problem:
         """The problem, if it is the one that was priced."""
         if problem != cast(Problem, self.problem):
@@ -80,9 +94,9 @@ def untouched(records: Records) -> Records:
     return Records(*[as_issued(column, name) for name, column in zip(Records._fields, records, strict=True)])  # type: ignore[arg-type]
 
 
-def grid_of(noise_std: float, steps: float = STEPS, shares: int = 1) -> float:
-    """The grid of a release, of whose noise each of `shares` independent draws is a whole number of steps."""
-    return noise_std / (steps * math.sqrt(shares))
+def steps_in_all(shares: int) -> float:
+    """Steps in one standard deviation of Gaussian noise that is the sum of so many draws."""
+    return STEPS * math.sqrt(shares)
 
 
 def steps_of(unit: jax.Array, per_unit: Any = STEPS) -> jax.Array:
@@ -95,7 +109,7 @@ class ArgminScales(NamedTuple):
     extra_l2: Any  # weight of |f|^2 / 2 beyond the problem's own
     noise_scale: Any  # of the linear term, in gradient units
     output_scale: Any  # of the noise that hides how far the solver is from the exact minimiser
-    grid: Any  # on which the minimiser and that noise meet; 0: without noise
+    steps: Any  # of the grid in one unit of that noise
     tolerance: Any  # absolute bound on the gradient at which the solver must stop
 
 
@@ -103,7 +117,8 @@ class ArgminGrant(Grant):
     """Objective perturbation: release the minimiser of a party's noised objective."""
 
     Scales = ArgminScales
-    uses = {"release": "objective", "output": "value"}  # noqa: RUF012 - see Grant
+    uses: ClassVar[dict[Purpose, Use]] = {"release": "objective", "output": "value"}
+    size_of_noise = "output_scale"
 
     def argmin(
         self, problem: Problem, records: Records, noise: UnitNoise, *, linear: jax.Array, target: jax.Array
@@ -124,12 +139,7 @@ class ArgminGrant(Grant):
         return self._released(private_call(solve, records, pull, like=pull.target), output_noise)
 
     def _released(self, f: jax.Array, output_noise: jax.Array) -> Release:
-        scales = self._issued()
-        per_unit = jnp.where(scales.grid > 0, scales.output_scale / jnp.where(scales.grid > 0, scales.grid, 1.0), 0.0)
-        return seal(f, steps_of(output_noise, per_unit), scales.grid)
-
-    def _issued(self) -> ArgminScales:
-        return ArgminScales(*[as_issued(s, "scale") for s in self.scales])
+        return seal(f, steps_of(output_noise, self._issued().steps), self._issued_grid())
 
     def _pull(self, release_noise: jax.Array, *, linear: jax.Array, target: jax.Array) -> Pull:
         """What the noised objective has besides the problem's own."""
@@ -144,20 +154,20 @@ class ArgminGrant(Grant):
 
 
 class SumGrant(Grant):
-    """Of what parties contribute to a sum, which is noised as one. Scales have `noise_std` and `grid`."""
+    """Of what parties contribute to a sum, which is noised as one. Scales have `noise_std` and `steps`."""
 
     def subtotal(self, contributions: Contribution) -> Subtotal:
         """For channels and engines: the sum over the leading axis of stacked contributions."""
-        return add_up(contributions.value, as_issued(self.scales.grid, "scale"))
+        return add_up(contributions.value, self._issued_grid())
 
     def noised_total(self, subtotal: Subtotal, units: jax.Array) -> Release:
         """For channels only: the sum with as many noises as there are rows of units."""
-        return seal_total(subtotal, steps_of(units).sum(axis=0), as_issued(self.scales.grid, "scale"))
+        return seal_total(subtotal, steps_of(units).sum(axis=0), self._issued_grid())
 
 
 class SumScales(NamedTuple):
     noise_std: Any  # of the noise on the sum over all parties
-    grid: Any  # on which contributions and noise meet
+    steps: Any  # of the grid in one standard deviation
     clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
 
 

@@ -23,10 +23,11 @@ import numpy as np
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.matrices import Matrix
-from coterie.privacy.grants import Grant, grid_of, issue, steps_of, untouched
+from coterie.privacy.grants import Grant, issue, steps_of, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
 from coterie.privacy.prox_step import ProxStep
-from coterie.privacy.release import Release, UnitNoise, as_issued, needs_public, private_call, seal
+from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
+from coterie.privacy.sampling import STEPS
 from coterie.problems.local import Records, minimise
 from coterie.problems.losses import Loss
 from coterie.problems.penalties import L2
@@ -39,7 +40,7 @@ class ImageScales(NamedTuple):
     curvature: Any  # 1/step
     row_norm: Any  # of the mapped rows; longer ones are scaled down to it
     noise_std: Any
-    grid: Any
+    steps: Any
     tolerance: Any
 
 
@@ -52,11 +53,11 @@ class ImageGrant(Grant):
         self, problem: Problem, records: Records, noise: UnitNoise, *, target: jax.Array, basis: jax.Array
     ) -> Release:
         """argmin_y f(basis y) + (curvature/2) |y - target|^2, plus noise; NaN if the solver failed."""
-        scales = ImageScales(*[as_issued(s, "scale") for s in self.scales])
+        scales = self._issued()
         unit, _ = noise.value
         solve = partial(_solve, self.priced(problem).loss)
         y = private_call(solve, untouched(records), needs_public(target), needs_public(basis), scales)
-        return seal(y, steps_of(unit), scales.grid)
+        return seal(y, steps_of(unit), self._issued_grid())
 
 
 def _solve(loss: Loss, records: Records, target: Any, basis: Any, scales: ImageScales) -> Any:
@@ -116,6 +117,6 @@ class ImageNoise(Mechanism):
             curvature=1 / self.step,
             row_norm=mapped.row_norm,
             noise_std=noise_std,
-            grid=grid_of(noise_std),
+            steps=STEPS,
             tolerance=tolerance,
         )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
-from coterie.privacy.grants import GradientSumGrant, Grant, grid_of, issue
+from coterie.privacy.grants import GradientSumGrant, Grant, issue, steps_in_all
 from coterie.privacy.noise import Law
 from coterie.privacy.observers import Observer
 from coterie.privacy.sampling import STEPS
@@ -231,6 +231,6 @@ class GaussianGradient(Mechanism):
             sampled(output_event(change, noise_std, facts), facts),
             priced_for=facts.share(problem),
             noise_std=noise_std,
-            grid=grid_of(noise_std, shares=facts.noise_shares),
+            steps=steps_in_all(facts.noise_shares),
             clip=math.inf if self.clip is None else self.clip,
         )

@@ -41,7 +41,7 @@ def can_take(grants: Sequence[Any], problem: Problem, n_people: int) -> bool:
     """Whether these steps are the grants' own, and sums of clipped moves stay below 2^53 steps."""
     if not (type(problem.loss) is Squared and all(type(grant) is SumMoveGrant for grant in grants)):
         return False
-    return all(n_people * (2 * g.scales.relaxation * g.scales.radius / g.scales.grid + 1) < 2.0**52 for g in grants)
+    return all(n_people * (2 * g.scales.relaxation * g.scales.radius / g.grid + 1) < 2.0**52 for g in grants)
 
 
 class PeopleMoves:
@@ -53,9 +53,9 @@ class PeopleMoves:
 
         for grant in grants:
             grant.priced(share)
-        issued = ProxScales(*(np.array(column)[index] for column in zip(*(g.scales for g in grants), strict=True)))
-        self.kernel = moves
-        self.scales = moves.Scales(*(getattr(issued, name) for name in moves.Scales._fields))
+        issued = [{**grant.scales._asdict(), "grid": grant.grid} for grant in grants]
+        columns = {name: np.array([scales[name] for scales in issued])[index] for name in moves.Scales._fields}
+        self.kernel, self.scales = moves, moves.Scales(**columns)
         X, y, weight = (np.asarray(column[:, 0], float) for column in records)
         # as in `_clipped_move`: their price counts one move, not two
         absent = (weight * np.abs(X).sum(axis=1) == 0) & np.isfinite(self.scales.radius).all()
@@ -103,7 +103,7 @@ def check_kernel() -> None:
     rows[3] = 0.0
     records = Records(rows, rng.normal(size=(n, 1)), np.full((n, 1), 0.5))
     problem = Problem(loss=Squared(), penalty=L2(0.0), record_weight=1.0)
-    scales = ProxScales(0.7, 0.1, 0.5, radius=0.4, noise_std=STEPS * grid, grid=grid, tolerance=1.0, strict=0.0)
+    scales = ProxScales(0.7, 0.1, 0.5, radius=0.4, noise_std=STEPS * grid, steps=STEPS, tolerance=1.0, strict=0.0)
     grant = issue(SumMoveGrant, Unprotected(), priced_for=problem, **scales._asdict())
     units = rng.integers(-5, 6, size=(2, d)) / STEPS
     steps = PeopleMoves([grant], np.zeros(1, int), problem, records)
@@ -122,4 +122,4 @@ def check_kernel() -> None:
 
 
 def _noised(grant: SumMoveGrant, moves: Contribution, unit: np.ndarray) -> Any:
-    return seal_total(grant.subtotal(moves), steps_of(jnp.asarray(unit)), grant.scales.grid).value
+    return seal_total(grant.subtotal(moves), steps_of(jnp.asarray(unit)), grant._issued_grid()).value  # pyright: ignore[reportPrivateUsage]

@@ -63,7 +63,7 @@ def advance_people(
         states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
     )
     each = after.common + rows * after.share[:, None]
-    return jax.tree.map(keep, after), add_up_near(contribute(each).value, after.common, scales.grid)
+    return jax.tree.map(keep, after), add_up_near(contribute(each).value, after.common, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
 
 
 def few_enough(grant: StateGrant, n_people: int) -> bool:
@@ -71,7 +71,7 @@ def few_enough(grant: StateGrant, n_people: int) -> bool:
     and grow by at most pull times the grant's radius in every step."""
     scales = grant.scales
     pull = 2 * scales.relaxation / (1 + scales.l2 / scales.curvature)
-    return n_people * (scales.radius * pull / (1 - abs(1 - pull)) / scales.grid + 1) < 2.0**52
+    return n_people * (scales.radius * pull / (1 - abs(1 - pull)) / grant.grid + 1) < 2.0**52
 
 
 def with_search(loss: Loss, y: jax.Array, start: jax.Array, stiffness: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -18,7 +18,7 @@ import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.privacy.events import Event, Gaussian, TokenWalk
-from coterie.privacy.grants import Grant, grid_of, issue
+from coterie.privacy.grants import Grant, issue, steps_in_all
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
 from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.prox_step import ProxStep
@@ -76,7 +76,7 @@ class ProximalMechanism(Mechanism):
             relaxation=self.relaxation,
             radius=radius,
             noise_std=noise_std,
-            grid=grid_of(noise_std, shares=prox.facts.noise_shares),
+            steps=steps_in_all(prox.facts.noise_shares),
             tolerance=tolerance,
             strict=strict,
         )

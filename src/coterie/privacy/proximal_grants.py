@@ -43,16 +43,13 @@ class ProxScales(NamedTuple):
     relaxation: Any
     radius: Any  # to which the move, or the gradient part, is clipped; infinite: not at all
     noise_std: Any  # of the noise on the release, or on the sum over all parties
-    grid: Any  # on which value and noise meet
+    steps: Any  # of the grid on which value and noise meet in one standard deviation
     tolerance: Any  # absolute bound on the gradient at which the solver stops
     strict: Any  # 1 where the price relies on the tolerance, 0 where clipping makes it moot
 
 
 class _ProxGrant(SumGrant):
     Scales = ProxScales
-
-    def _issued(self) -> ProxScales:
-        return ProxScales(*[as_issued(s, "scale") for s in self.scales])
 
 
 class MoveGrant(_ProxGrant):
@@ -67,7 +64,7 @@ class MoveGrant(_ProxGrant):
         move = private_call(
             partial(_clipped_move, self.priced(problem).loss), untouched(records), needs_public(state), centre, scales
         )
-        return seal(move, steps_of(unit), scales.grid)
+        return seal(move, steps_of(unit), self._issued_grid())
 
 
 class SumMoveGrant(_ProxGrant):

@@ -20,7 +20,7 @@ import math
 
 from coterie.errors import PrivacyPreconditionError
 from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected
-from coterie.privacy.grants import ArgminGrant, Grant, grid_of, issue
+from coterie.privacy.grants import ArgminGrant, Grant, issue
 from coterie.privacy.mechanisms import ROUNDED, PartyFacts, output_event
 from coterie.privacy.sampling import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, largest_gamma
 from coterie.problems.problem import Problem
@@ -85,7 +85,7 @@ class Step:
             extra_l2=self.extra_l2,
             noise_scale=noise_scale,
             output_scale=output_scale,
-            grid=grid_of(output_scale, steps),
+            steps=steps,
             tolerance=tolerance,
         )
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.privacy.grants import SumGrant, grid_of, issue, steps_of
+from coterie.privacy.grants import SumGrant, issue, steps_in_all, steps_of
 from coterie.privacy.mechanisms import grid_event
-from coterie.privacy.release import Contribution, Release, UnitNoise, as_issued, contribute, seal
+from coterie.privacy.release import Contribution, Release, UnitNoise, contribute, seal
 
 
 class TableScales(NamedTuple):
     noise_std: Any
-    grid: Any
+    steps: Any
 
 
 class TableGrant(SumGrant):
@@ -26,7 +26,7 @@ class TableGrant(SumGrant):
         """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours."""
         noise_std = multiplier * sensitivity
         event = grid_event(sensitivity, noise_std, size, shares)
-        return issue(cls, event, priced_for=None, noise_std=noise_std, grid=grid_of(noise_std, shares=shares))
+        return issue(cls, event, priced_for=None, noise_std=noise_std, steps=steps_in_all(shares))
 
     def counted(self, tables: np.ndarray) -> Contribution:
         """Tables of several parties, (party, cell), for a sum."""
@@ -34,4 +34,4 @@ class TableGrant(SumGrant):
 
     def noised(self, tables: np.ndarray, noise: UnitNoise) -> Release:
         """Each party's own, (party, cell)."""
-        return seal(jnp.asarray(tables), steps_of(noise.value[0]), as_issued(self.scales.grid, "scale"))
+        return seal(jnp.asarray(tables), steps_of(noise.value[0]), self._issued_grid())

@@ -8,8 +8,8 @@ from typing import Any
 from coterie.caches import processor
 from coterie.certificate import Past
 from coterie.certificate.software import software
-from coterie.cli.spec.execution import Prepared, Progress, charge, outcome_of
-from coterie.cli.spec.outcome import Outcome
+from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
+from coterie.cli.spec.preparation import Prepared
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
@@ -82,7 +82,7 @@ def _noise(prepared: Prepared) -> Seeded | None:
 
 
 def _identity(prepared: Prepared) -> dict[str, Any]:
-    ledger = prepared.spec.privacy.ledger
+    ledger = prepared.spec.ledger
     return {
         **software(),
         "processor": processor(),

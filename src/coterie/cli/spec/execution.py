@@ -1,105 +1,104 @@
-"""From a spec to a plan, and from the plan to a finished run."""
+"""From a prepared spec to a finished run, and the directory that holds all of it."""
 
 import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.certificate import Certificate, Past, make_certificate, price
-from coterie.cli.spec.names import ALGORITHMS
-from coterie.cli.spec.outcome import Log, Outcome
-from coterie.cli.spec.problems import make_problem
-from coterie.cli.spec.records import Records, load_records
-from coterie.cli.spec.sections import Spec
-from coterie.cli.spec.settings import make_algorithm
+from coterie.certificate import Certificate, Past, price
+from coterie.cli.spec.preparation import Log, Prepared, Records
+from coterie.cli.spec.reading import Spec
+from coterie.data import Schema
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.facts import Facts
-from coterie.network.topology import UNRESTRICTED, make_topology
-from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.spending import Spending, Terms
+from coterie.rundir import new_directory
+from coterie.spending import Spending
 from coterie.stopping import stoppable
-from coterie.transcript import Interrupted, Transcript
+from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
+SUMS = "SHA256SUMS"
+_ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """Everything that is known before a run."""
+def transcript_name(complete: bool) -> str:
+    return "transcript.npz" if complete else "partial-transcript.npz"
 
+
+def files_of(complete: bool) -> set[str]:
+    """Everything in the directory of a run that came to its end, or that was stopped."""
+    return {*_ALWAYS, transcript_name(complete), *({"model.json"} if complete else ())}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
     spec: Spec
     records: Records
-    plan: Plan
+    transcript: Transcript
+    certificate: Certificate
+    seconds: float
     log: Log
 
-    def certificate(
-        self, rounds_done: int | None = None, *, past: Past = (), audit: dict[str, Any] | None = None
-    ) -> Certificate:
-        return make_certificate(
-            self.plan,
-            self.spec.privacy.delta,
-            reproducible=self.spec.engine.seed is not None,
-            rounds_done=rounds_done,
-            past=past,
-            tuning=self.spec.privacy.tuning,
-            audit=audit,
-            engine=self.spec.engine.name,
-        )
+    @functools.cached_property
+    def test_error(self) -> float | None:
+        return test_error_of(self.transcript, self.records)
+
+    def summary(self) -> dict[str, Any]:
+        return summary_of(self.transcript, self.certificate, self.test_error)
+
+    def write(self, directory: Path) -> Path:
+        """A new directory with all that came out; all of it or nothing."""
+        with new_directory(directory) as partial:
+            self.fill(partial)
+        return directory
+
+    def fill(self, folder: Path) -> None:
+        """Spec, plan, transcript, certificate, model, summary, log and their sums."""
+        complete = self.transcript.complete
+        # first what cannot be made again
+        (folder / transcript_name(complete)).unlink(missing_ok=True)
+        self.transcript.save(folder / transcript_name(complete))
+        files = {
+            "spec.toml": self.spec.text,
+            "plan.json": self.transcript.plan.to_json(),
+            "certificate.json": self.certificate.to_json(),
+            "certificate.md": self.certificate.to_markdown(),
+            "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
+            "run.log": self.log.text,
+        }
+        if complete:
+            model = model_of(self.transcript, self.records.schema, self.records.feature_names)
+            files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
+        assert {*files, transcript_name(complete), SUMS} == files_of(complete)
+        for name, text in files.items():
+            write_text(folder / name, text)
+        write_text(folder / SUMS, sums(folder))
 
 
-def prepare(spec: Spec) -> Prepared:
-    """Read the records and make the plan; nothing is released yet."""
-    log = Log()
-    records = load_records(spec)
-    facts = records.federation.facts
-    log.add(f"read {sum(facts.sizes)} records of {facts.n_parties} parties, {facts.n_features} features")
-    plan = make_plan(spec, facts)
-    log.add(f"plan {plan.digest}: {plan.n_rounds} rounds")
-    return Prepared(spec, records, plan, log)
+def write_text(path: Path, text: str) -> None:
+    """A full disk is noticed here, not after a rename."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def make_plan(spec: Spec, facts: Facts) -> Plan:
-    """The plan that a spec asks for, given the public facts of its data."""
-    try:
-        # numbers that leave float64 end as infinite or unknown losses, which plans refuse or state
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return _make_plan(spec, facts)
-    except (OverflowError, ZeroDivisionError) as error:
-        raise InputError(f"spec: its numbers leave the range of floating point ({error})") from None
-
-
-def _make_plan(spec: Spec, facts: Facts) -> Plan:
-    privacy = spec.privacy
-    problem = make_problem(spec.problem, facts)
-    graph = _usual_topology(spec) if spec.parties.topology is None else spec.parties.topology
-    topology = make_topology(graph, facts.n_parties, seed=spec.parties.topology_seed)
-    algorithm, n_rounds = make_algorithm(spec.algorithm, problem, facts, topology, privacy)
-    plan = Plan.make(
-        algorithm,
-        problem,
-        topology,
-        facts,
-        rounds=n_rounds,
-        adjacency=privacy.adjacency,  # type: ignore[arg-type]
-        unit=privacy.unit,  # type: ignore[arg-type]
-        records_per_person=privacy.records_per_person,
-        people_span_parties=privacy.people_span_parties,
-    )
-    if privacy.observer is not None:
-        plan.observer(privacy.observer)
-    if privacy.epsilon is None:
-        return plan
-    return plan.calibrate(privacy.epsilon, privacy.delta, observer=privacy.observer)
-
-
-def _usual_topology(spec: Spec) -> str:
-    if spec.algorithm.name is None:
-        return "complete" if spec.privacy.trust in (None, "none") else UNRESTRICTED
-    return "ring" if ALGORITHMS[spec.algorithm.name].needs_graph else UNRESTRICTED
+def test_error_of(transcript: Transcript, records: Records) -> float | None:
+    """On records that are declared public; None where there are none."""
+    if records.test is None or not transcript.complete:
+        return None
+    X, y = records.test
+    model = transcript.models[0]
+    return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
 
 
 def execute(
@@ -148,14 +147,13 @@ def outcome_of(
 
 def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
     """The ledger of the spec, if it names one; only where `new` is asked for is it made."""
-    privacy = prepared.spec.privacy
-    if privacy.ledger is None:
+    if prepared.spec.ledger is None:
         if new:
-            raise InputError("--new-ledger: the spec names no ledger; privacy.ledger = 'path' is needed")
+            raise InputError("--new-ledger: the spec names no ledger; prepared.spec.ledger = 'path' is needed")
         return None
     if new:
-        return Spending.create(privacy.ledger, limit=privacy.ledger_limit)
-    return Spending(path=privacy.ledger, limit=privacy.ledger_limit)
+        return Spending.create(prepared.spec.ledger, limit=prepared.spec.ledger_limit)
+    return Spending(path=prepared.spec.ledger, limit=prepared.spec.ledger_limit)
 
 
 def charge(prepared: Prepared, ledger: Spending | None) -> Past:
@@ -164,16 +162,57 @@ def charge(prepared: Prepared, ledger: Spending | None) -> Past:
     if ledger is None:
         return ()
     epsilon, reason = price(plan, spec.privacy.delta, reproducible=spec.engine.seed is not None)
-    terms = Terms.of(
-        plan.adjacency,
-        plan.unit,
-        plan.facts.parties,
-        plan.facts.sizes,
-        records_per_person=plan.records_per_person,
-        people_span_parties=plan.people_span_parties,
-    )
+    terms = spec.privacy.terms(plan.facts.parties, plan.facts.sizes)
     what = f"run of plan {plan.digest[:12]}" + (f" ({reason})" if reason else "")
     past = ledger.charge(what, epsilon, spec.privacy.delta, terms=terms)
     assert ledger.path is not None
     prepared.log.add(f"charged to the ledger {ledger.path.name}")
     return past
+
+
+# --- what it leaves behind --------------------------------------------------------------------------------------------
+
+
+def summary_of(transcript: Transcript, certificate: Certificate, test_error: float | None) -> dict[str, Any]:
+    plan = transcript.plan
+    return {
+        **({} if test_error is None else {"test_error": test_error}),
+        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
+        "delta": certificate.delta,
+        "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",
+        "adjacency": plan.adjacency,
+        "verdict": list(certificate.verdict),
+        "n_parties": plan.facts.n_parties,
+        "n_records": sum(plan.facts.sizes),
+        "rounds": transcript.n_rounds,
+        "algorithm": certificate.document["mechanism"]["algorithm"],
+        "plan_digest": plan.digest,
+        "randomness": RANDOMNESS[transcript.reproducible],
+    }
+
+
+def model_of(transcript: Transcript, schema: Schema, feature_names: Sequence[str]) -> dict[str, Any]:
+    """Coefficients with all that is needed to apply them to a table."""
+    plan = transcript.plan
+    return {
+        "loss": type(plan.problem.loss).__name__,
+        "labels": None if plan.facts.labels is None else list(plan.facts.labels),
+        "row_norm": plan.facts.row_norm,
+        "coefficients": _named_coefficients(transcript, feature_names),
+        "schema": schema.to_dict(),
+    }
+
+
+def _named_coefficients(transcript: Transcript, feature_names: Sequence[str]) -> Any:
+    """By feature, one number or one per class; a plain list where the model does not live on the features."""
+    plan, model = transcript.plan, transcript.models[0]
+    if len(model) != plan.problem.n_coefficients(plan.facts):
+        return model.tolist()
+    rows = model.reshape(plan.facts.n_features, -1).tolist()
+    return {n: row[0] if len(row) == 1 else row for n, row in zip(feature_names, rows, strict=True)}
+
+
+def sums(directory: Path) -> str:
+    """In the form that `sha256sum --check` reads."""
+    files = sorted(path for path in directory.iterdir() if path.name != SUMS)
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)

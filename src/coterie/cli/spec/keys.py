@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from coterie.cli.spec.names import one_of
 from coterie.data.checks import nearest
 from coterie.errors import InputError
 
@@ -128,6 +127,14 @@ def fraction(where: str, value: Any) -> float:
     if not 0 < number(where, value) < 1 or not math.isfinite(1 / value):
         raise InputError(f"{where}: got {value}; a number strictly between 0 and 1 is needed")
     return float(value)
+
+
+def one_of(where: str, value: Any, names: Iterable[str]) -> str:
+    """The value, if it is one of the names."""
+    names = list(names)
+    if not isinstance(value, str) or value not in names:
+        raise InputError(f"{where}: got {value!r}; one of {', '.join(names)} is needed{nearest(value, names)}")
+    return value
 
 
 def name_in(names: Iterable[str]) -> Check:

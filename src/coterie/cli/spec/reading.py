@@ -5,26 +5,105 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from coterie.algorithms import ALGORITHMS
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import REQUIRED, Key
-from coterie.cli.spec.names import ALGORITHMS, DATASETS, ENGINES, LOSSES, OPEN_SETTINGS, TOPOLOGIES, TRUST, one_of
-from coterie.cli.spec.sections import (
-    AlgorithmSection,
-    DataSection,
-    EngineSection,
-    PartiesSection,
-    PrivacySection,
-    ProblemSection,
-    Spec,
-)
-from coterie.data import Schema
+from coterie.data import DATASETS, Schema
 from coterie.errors import InputError
+from coterie.network.topology import GRAPHS, UNRESTRICTED
+from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
+from coterie.promise import TRUST, UNITS, Privacy
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "engine")
 SOURCES = ("dataset", "file", "files")
+LOSSES = {
+    "logistic": Logistic,
+    "huberised-hinge": HuberisedHinge,
+    "multinomial": Multinomial,
+    "huber": Huber,
+    "squared": Squared,
+}
+ENGINES = ("in-process", "mpi")
 LARGEST_SPEC = 10**7  # bytes; a spec is written by people
-DEFAULT_ROUNDS = 20  # of a named algorithm; where none is named, the rules choose them too
 LARGEST_SEED = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """Exactly one of `dataset`, `file` and `files` (party name -> path)."""
+
+    dataset: str | None
+    preprocessing: str
+    constant_column: bool
+    file: Path | None
+    files: dict[str, Path] | None
+    row_norm: float | str
+    weight_column: str | None
+    weight_bound: float | str
+    min_records: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartiesSection:
+    """Who holds what, and who hears whom."""
+
+    column: str | None
+    count: int | None
+    seed: int
+    topology: Any
+    topology_seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProblemSection:
+    loss: str | None
+    width: float | None
+    threshold: float | None
+    l2: float | None
+    l1: float | None
+    low: float | None
+    high: float | None
+    radius: float | None
+    record_weight: float | None
+    party_weight: float | None
+    class_weight: tuple[float, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlgorithmSection:
+    """What is None, or not among `settings`, is left to the rules."""
+
+    name: str | None
+    rounds: int | None
+    settings: dict[str, Any]  # checked where the algorithm is made
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSection:
+    """With a `seed` nothing is private. `checkpoint` and `checkpoint_every` are for the engine 'mpi'."""
+
+    name: str
+    seed: int | None
+    checkpoint: Path | None
+    checkpoint_every: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec:
+    """`text` is the file as it was written; `data_derived` names what the schema says it read off the data; `ledger` is
+    the file in which everything spent on these data adds up, and `ledger_limit` what it may not exceed."""
+
+    text: str = dataclasses.field(repr=False)
+    data: DataSection
+    schema: Schema | None
+    data_derived: tuple[str, ...]
+    parties: PartiesSection
+    problem: ProblemSection
+    privacy: Privacy
+    ledger: Path | None
+    ledger_limit: tuple[float, float] | None
+    algorithm: AlgorithmSection
+    engine: EngineSection
 
 
 def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
@@ -34,7 +113,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     content = tables_of(text, path)
     data = data_section(content["data"], path.parent)
     schema, data_derived = _schema(content.get("schema"), data, path.parent)
-    privacy = privacy_section(content["privacy"], path.parent)
+    privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
     return Spec(
         text=text,
         data=data,
@@ -43,7 +122,9 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
         parties=_parties(content.get("parties", {}), data, schema),
         problem=problem_section(content.get("problem", {})),
         privacy=privacy,
-        algorithm=algorithm_section(content.get("algorithm", {}), privacy),
+        ledger=ledger,
+        ledger_limit=limit,
+        algorithm=algorithm_section(content.get("algorithm", {})),
         engine=engine_section(content.get("engine", {}), path.parent, engine),
     )
 
@@ -151,7 +232,7 @@ def parties_section(content: Any) -> PartiesSection:
                 if not isinstance(edge, list) or len(edge) != 2:
                     raise InputError(f"{where}[{place}]: got {keys.short(edge)}; a pair of party numbers is needed")
             return [tuple(keys.whole(0)(where, end) for end in edge) for edge in value]
-        return one_of(where, value, TOPOLOGIES)
+        return keys.one_of(where, value, (*GRAPHS, UNRESTRICTED))
 
     table = {
         "column": Key(keys.text),
@@ -181,7 +262,7 @@ def problem_section(content: Any) -> ProblemSection:
         "loss": Key(keys.name_in(LOSSES)),
         "width": Key(keys.positive),
         "threshold": Key(keys.positive),
-        "l2": Key(keys.not_negative, 1.0),
+        "l2": Key(keys.not_negative),
         "l1": Key(keys.not_negative),
         "low": Key(keys.number),
         "high": Key(keys.number),
@@ -193,50 +274,41 @@ def problem_section(content: Any) -> ProblemSection:
     return ProblemSection(**keys.read_table("problem", content, table))
 
 
-def privacy_section(content: Any, folder: Path) -> PrivacySection:
+def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None, tuple[float, float] | None]:
+    """What is promised, and file and limit of the ledger, which is opened when something is charged to it."""
     table = {
         "epsilon": Key(keys.positive),
         "delta": Key(keys.fraction, REQUIRED),
         "adjacency": Key(keys.name_in(("replace-one", "zero-out")), REQUIRED),
-        "unit": Key(keys.name_in(("record", "party")), "record"),
+        "unit": Key(keys.name_in(UNITS), "record"),
         "records_per_person": Key(keys.whole(1), 1),
         "people_span_parties": Key(keys.boolean, False),
+        "trust": Key(keys.name_in(TRUST), "none"),
         "observer": Key(keys.text),
-        "trust": Key(keys.name_in(TRUST)),
         "tuning": Key(keys.text),
         "ledger": Key(lambda where, value: folder / keys.path(where, value)),
         "ledger_limit": Key(_limit),
     }
-    section = PrivacySection(**keys.read_table("privacy", content, table))
-    if section.ledger_limit is not None and section.ledger is None:
+    values = keys.read_table("privacy", content, table)
+    ledger, limit = values.pop("ledger"), values.pop("ledger_limit")
+    if limit is not None and ledger is None:
         raise InputError("privacy.ledger_limit: got one without privacy.ledger, the file that it is the limit of")
-    return section
+    return Privacy(**values), ledger, limit
 
 
-def _limit(where: str, value: Any) -> tuple[float, ...]:
+def _limit(where: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{where}: got {keys.short(value)}; a pair [epsilon, delta] is needed")
     return keys.positive(f"{where}[0]", value[0]), keys.fraction(f"{where}[1]", value[1])
 
 
-def algorithm_section(content: Any, privacy: PrivacySection) -> AlgorithmSection:
-    if not isinstance(content, dict):
-        raise InputError(f"algorithm: got {keys.short(content)}; a table is needed")
+def algorithm_section(content: dict[str, Any]) -> AlgorithmSection:
     rounds, name = content.get("rounds"), content.get("name")
-    if rounds is not None:
-        rounds = keys.whole(1, 10**5)("algorithm.rounds", rounds)
-    settings = {key: value for key, value in content.items() if key not in ("name", "rounds")}
-    if name is None:
-        keys.refuse_unknown("algorithm", settings, OPEN_SETTINGS)
-        return AlgorithmSection(name=None, rounds=rounds, settings=settings)
-    name = one_of("algorithm.name", name, ALGORITHMS)
-    if privacy.trust is not None:
-        raise InputError(
-            f"privacy.trust: got {privacy.trust!r} beside algorithm.name; a named algorithm says whom it trusts by its "
-            "channel"
-        )
-    default = 1 if name == "one-release-average" else DEFAULT_ROUNDS
-    return AlgorithmSection(name=name, rounds=rounds or default, settings=settings)
+    return AlgorithmSection(
+        name=None if name is None else keys.one_of("algorithm.name", name, ALGORITHMS),
+        rounds=None if rounds is None else keys.whole(1, 10**5)("algorithm.rounds", rounds),
+        settings={key: value for key, value in content.items() if key not in ("name", "rounds")},
+    )
 
 
 def engine_section(content: Any, folder: Path, name: str | None = None) -> EngineSection:

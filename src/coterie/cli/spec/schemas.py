@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.cli.spec.preparation import encode, wanted_columns
 from coterie.cli.spec.reading import read_schema
-from coterie.cli.spec.records import encode, wanted_columns
 from coterie.data.checks import nearest
 from coterie.data.tables import column_names, read_columns
 from coterie.errors import InputError

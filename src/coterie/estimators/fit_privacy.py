@@ -1,9 +1,12 @@
 """What a fitted estimator says about its privacy, for programs; `certificate_` says it for people."""
 
 import dataclasses
+import math
 
 from coterie.certificate import Certificate
+from coterie.facts import Facts
 from coterie.plan import Plan
+from coterie.promise import Privacy
 from coterie.theory.published import published_bound
 
 
@@ -48,4 +51,22 @@ def describe(plan: Plan, certificate: Certificate, *, constant_column: bool) -> 
         reproducible=certificate.not_private,
         public_facts=public,
         verdict=certificate.verdict,
+    )
+
+
+def no_privacy(privacy: Privacy, facts: Facts) -> FitPrivacy:
+    """Of the exact optimum."""
+    return FitPrivacy(
+        epsilon=math.inf,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        unit=privacy.unit,
+        party_epsilons=dict.fromkeys(facts.parties, math.inf),
+        views={"everybody": math.inf},
+        published=None,
+        total_epsilon=math.inf,
+        total_delta=privacy.delta,
+        reproducible=True,
+        public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_columns": facts.n_features},
+        verdict=("NOT PRIVATE: epsilon is infinite, the exact optimum was released",),
     )

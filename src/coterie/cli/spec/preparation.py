@@ -1,0 +1,369 @@
+"""From a spec to records, a problem and a plan: everything that is known before a run.
+
+What the spec leaves open is settled by `coterie.rules`.
+"""
+
+import dataclasses
+import logging
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from coterie import rules
+from coterie.certificate import Certificate, Past, make_certificate
+from coterie.cli.spec import keys
+from coterie.cli.spec.keys import one_of
+from coterie.cli.spec.reading import LOSSES, AlgorithmSection, DataSection, ProblemSection, Spec
+from coterie.data import CategoryColumn, Federation, Label, NumberColumn, Schema, load, partition
+from coterie.data.tables import read_columns
+from coterie.errors import InputError
+from coterie.facts import Facts
+from coterie.matrices import Matrix
+from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, Shuffled, Walk
+from coterie.network.topology import make_topology
+from coterie.plan import Plan
+from coterie.problems import L2, Ball, Box, ElasticNet, Loss, Penalty, Problem
+from coterie.promise import Privacy
+from coterie.schedules import Schedule
+
+DEFAULT_PARTIES = 5  # of a data set that has no parties of its own
+SELECTIONS = {"all": All, "cyclic": Cyclic, "shuffled": Shuffled, "sample": Sample, "poisson": Poisson, "walk": Walk}
+_LOGGER = logging.getLogger("coterie")
+_SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """`test` is held out and declared public: only the package's own data sets have it."""
+
+    federation: Federation
+    schema: Schema
+    feature_names: tuple[str, ...]
+    test: tuple[np.ndarray, np.ndarray] | None
+
+
+class Log:
+    """What happened: public facts only, for a run directory is made to be shown. How long it took depends on the
+    records, so times go to Python's logging alone, which `--verbose` shows."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, sentence: str) -> None:
+        self.lines.append(sentence)
+        _LOGGER.info(sentence)
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before a run."""
+
+    spec: Spec
+    records: Records
+    plan: Plan
+    log: Log
+
+    def certificate(
+        self, rounds_done: int | None = None, *, past: Past = (), audit: dict[str, Any] | None = None
+    ) -> Certificate:
+        return make_certificate(
+            self.plan,
+            self.spec.privacy.delta,
+            reproducible=self.spec.engine.seed is not None,
+            rounds_done=rounds_done,
+            past=past,
+            tuning=self.spec.privacy.tuning,
+            audit=audit,
+            engine=self.spec.engine.name,
+        )
+
+
+def prepare(spec: Spec) -> Prepared:
+    """Read the records and make the plan; nothing is released yet."""
+    log = Log()
+    records = load_records(spec)
+    facts = records.federation.facts
+    log.add(f"read {sum(facts.sizes)} records of {facts.n_parties} parties, {facts.n_features} features")
+    plan = make_plan(spec, facts)
+    log.add(f"plan {plan.digest}: {plan.n_rounds} rounds")
+    return Prepared(spec, records, plan, log)
+
+
+def make_plan(spec: Spec, facts: Facts) -> Plan:
+    """The plan that a spec asks for, given the public facts of its data."""
+    try:
+        # numbers that leave float64 end as infinite or unknown losses, which plans refuse or state
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return _make_plan(spec, facts)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise InputError(f"spec: its numbers leave the range of floating point ({error})") from None
+
+
+def _make_plan(spec: Spec, facts: Facts) -> Plan:
+    parties, privacy = spec.parties, spec.privacy
+    topology = None
+    if parties.topology is not None:
+        topology = make_topology(parties.topology, facts.n_parties, seed=parties.topology_seed)
+    settled = rules.Settled(
+        algorithm=spec.algorithm.name,
+        topology=topology,
+        rounds=spec.algorithm.rounds,
+        settings=_settings(spec.algorithm, facts, privacy),
+    )
+    return rules.make_plan(make_problem(spec.problem, facts), facts, privacy, settled)
+
+
+# --- records: a data set of the package, one file with a party column, or one file per party --------------------------
+
+
+def load_records(spec: Spec) -> Records:
+    return _from_dataset(spec) if spec.data.dataset is not None else _from_files(spec)
+
+
+def _from_dataset(spec: Spec) -> Records:
+    assert spec.data.dataset is not None
+    options = {}
+    if spec.data.dataset == "adult":
+        options = {"preprocessing": spec.data.preprocessing, "constant_column": spec.data.constant_column}
+    data = load(spec.data.dataset, **options)
+    if data.parties is not None and spec.parties.count is None:
+        parties = data.parties[data.train]
+    else:
+        count = spec.parties.count or DEFAULT_PARTIES
+        parties = partition.evenly(len(data.train), count, seed=spec.parties.seed)
+
+    def federation(rows: np.ndarray, parties: np.ndarray | None) -> Federation:
+        return Federation.from_arrays(
+            data.X[rows],
+            data.y[rows],
+            parties=parties,
+            labels=data.labels,
+            row_norm=spec.data.row_norm,
+            min_records=spec.data.min_records,
+            data_derived=data.data_derived,
+        )
+
+    X, y, _ = federation(data.test, None).pooled
+    return Records(federation(data.train, parties), data.schema, data.feature_names, (X, y))
+
+
+def _from_files(spec: Spec) -> Records:
+    schema, data = spec.schema, spec.data
+    assert schema is not None
+    table, parties = _read(data, schema, spec.parties.column)
+    weight = None if data.weight_column is None else _weights(data.weight_column, table)
+    X, y = encode(schema, table)
+    if spec.parties.count is not None:
+        parties = partition.evenly(len(X), spec.parties.count, seed=spec.parties.seed)
+    else:
+        _check_party_names(parties)
+    federation = Federation.from_arrays(
+        X,
+        y,
+        parties=parties,
+        labels=schema.label.values if isinstance(schema.label, Label) else None,
+        label_bound=None if isinstance(schema.label, Label) else schema.label.bound,
+        row_norm=data.row_norm,
+        sample_weight=weight,
+        weight_bound=data.weight_bound,
+        min_records=data.min_records,
+        data_derived=spec.data_derived,
+    )
+    return Records(federation, schema, schema.feature_names, None)
+
+
+def _weights(name: str, table: dict[str, np.ndarray]) -> np.ndarray:
+    """Weights have no range of their own: `weight_bound` cuts them."""
+    values = table.pop(name)
+    if values.dtype != np.float64:
+        raise InputError(f"data.weight_column: {name!r} holds texts; numbers are needed")
+    return values
+
+
+def wanted_columns(schema: Schema) -> tuple[list[str], list[str]]:
+    """The names of all columns that a schema needs, and of those that are numbers."""
+    numbers = [column.name for column in schema.columns if isinstance(column, NumberColumn)]
+    if not isinstance(schema.label, Label):
+        numbers.append(schema.label.name)
+    return [*(column.name for column in schema.columns), schema.label.name], numbers
+
+
+def encode(schema: Schema, table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels; columns leave `table` as they are used, so that no two copies of all of them exist."""
+    y = schema.encode_label(table.pop(schema.label.name))
+    X = np.empty((len(y), len(schema.feature_names)))
+    start = 0
+    for column in schema.columns:
+        width = len(column.categories) if isinstance(column, CategoryColumn) else 1
+        X[:, start : start + width] = column.encode(table.pop(column.name))
+        start += width
+    return X, y
+
+
+def _read(data: DataSection, schema: Schema, party_column: str | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    names, numbers = wanted_columns(schema)
+    if data.weight_column is not None:
+        if data.weight_column in (*names, party_column):
+            raise InputError(
+                f"data.weight_column: got {data.weight_column!r}, which is used for something else already"
+            )
+        names, numbers = [*names, data.weight_column], [*numbers, data.weight_column]
+    if data.file is not None:
+        extra = [] if party_column is None else [party_column]
+        if party_column in names:
+            raise InputError(f"parties.column: got {party_column!r}, which is a feature, the label or the weight")
+        table = read_columns(data.file, [*names, *extra], numbers=numbers)
+        return table, (np.empty(0) if party_column is None else table.pop(party_column))
+    assert data.files is not None
+    tables = {party: read_columns(path, names, numbers=numbers) for party, path in data.files.items()}
+    parties = np.repeat(list(tables), [len(table[names[0]]) for table in tables.values()])
+    return {name: np.concatenate([table.pop(name) for table in tables.values()]) for name in names}, parties
+
+
+def _check_party_names(parties: Iterable[object]) -> None:
+    """Refuse rows without a party, and names that differ in case or spaces only: most likely one party, misspelt."""
+    seen: dict[str, str] = {}
+    for name in sorted({str(name) if name is not None else "" for name in parties}):
+        plain = " ".join(name.split()).casefold()
+        if plain in ("", "nan", "none"):
+            raise InputError(f"parties: a row has the party {name!r}; every row needs the name of its party")
+        if plain in seen:
+            raise InputError(f"parties: {seen[plain]!r} and {name!r} differ in case or spaces only; one name is needed")
+        seen[plain] = name
+
+
+# --- the problem ------------------------------------------------------------------------------------------------------
+
+
+def make_problem(section: ProblemSection, facts: Facts) -> Problem:
+    """Loss and regulariser by name, with what the labels suggest where nothing is said."""
+    record_weight = section.record_weight
+    if record_weight is None and section.party_weight is None:
+        record_weight = 1.0
+    problem = Problem(
+        loss=_loss(section, facts),
+        penalty=L2(0.0),
+        record_weight=record_weight,
+        party_weight=section.party_weight,
+        class_weight=section.class_weight,
+    )
+    l2 = section.l2
+    if l2 is None:
+        l2 = 0.0 if section.l1 is not None else rules.regulariser(facts, problem.weight_of_one_record)
+    return dataclasses.replace(problem, penalty=_penalty(section, l2))
+
+
+def _loss(section: ProblemSection, facts: Facts) -> Loss:
+    name = section.loss or _suggested(facts)
+    shape = {key: getattr(section, key) for key in _SHAPES.values() if getattr(section, key) is not None}
+    for key in shape:
+        if _SHAPES.get(name) != key:
+            raise InputError(f"problem.{key}: got {shape[key]}; the loss {name!r} has no {key}")
+    if name == "huber":
+        shape.setdefault("threshold", rules.residual_threshold(facts))
+    if name == "multinomial":
+        shape["n_classes"] = len(facts.labels or ())
+    return LOSSES[name](**shape)
+
+
+def _suggested(facts: Facts) -> str:
+    if facts.labels is None:
+        return "huber"
+    return "logistic" if len(facts.labels) == 2 else "multinomial"
+
+
+def _penalty(section: ProblemSection, l2: float) -> Penalty:
+    box = (section.low, section.high)
+    given = {"l1": section.l1 is not None, "low and high": box != (None, None), "radius": section.radius is not None}
+    if sum(given.values()) > 1:
+        both = " and ".join(name for name, here in given.items() if here)
+        raise InputError(f"problem: got {both}; at most one of l1, low with high, and radius can be used")
+    if section.l1 is not None:
+        return ElasticNet(l2, section.l1)
+    if section.radius is not None:
+        return Ball(section.radius, l2)
+    if given["low and high"]:
+        if section.low is None or section.high is None:
+            raise InputError(f"problem: got low = {section.low}, high = {section.high}; both or neither are needed")
+        return Box(section.low, section.high, l2)
+    return L2(l2)
+
+
+# --- settings of the algorithm ----------------------------------------------------------------------------------------
+
+
+def _settings(section: AlgorithmSection, facts: Facts, privacy: Privacy) -> dict[str, Any]:
+    """Each setting as the field of that name, of the algorithm or of its mechanism, needs it."""
+    given = section.settings
+    mechanism = keys.text("algorithm.mechanism", given["mechanism"]) if "mechanism" in given else None
+    parts = rules.Parts.of(rules.choose_algorithm(facts, privacy, section.name), mechanism)
+    choices = ("mechanism",) if parts.mechanisms else ()
+    keys.refuse_unknown("algorithm", given, ("name", "rounds", *choices, *parts.fields))
+    return {
+        name: value if name in choices else _converted(f"algorithm.{name}", value, parts.fields[name], facts)
+        for name, value in given.items()
+    }
+
+
+def _converted(where: str, value: Any, hint: Any, facts: Facts) -> Any:
+    kinds = [kind for kind in rules.alternatives(hint) if isinstance(kind, type)]
+    if any(typing.get_origin(kind) is tuple for kind in rules.alternatives(hint)):
+        return keys.numbers(where, value)
+    if Schedule in kinds:
+        return _schedule(where, value, facts)
+    if Matrix in kinds:
+        return _matrix(where, value)
+    if any(issubclass(kind, Selection) for kind in kinds):
+        return _selection(where, value)
+    if bool in kinds:
+        return keys.boolean(where, value)
+    if float in kinds:
+        return keys.number(where, value)
+    return one_of(where, value, typing.get_args(hint))  # a Literal
+
+
+def _schedule(where: str, value: Any, facts: Facts) -> Schedule:
+    """A number, a list with one per party, or { start = ..., ratio = ... } of either."""
+    if isinstance(value, dict):
+        part = keys.Key(lambda w, v: _schedule(w, v, facts).start, keys.REQUIRED)
+        return Schedule(**keys.read_table(where, value, {"start": part, "ratio": part}))
+    if not isinstance(value, list):
+        return Schedule(keys.positive(where, value))
+    if len(value) != facts.n_parties:
+        raise InputError(f"{where}: {len(value)} numbers given for {facts.n_parties} parties; one per party is needed")
+    return Schedule(tuple(keys.positive(f"{where}[{place}]", item) for place, item in enumerate(value)))
+
+
+def _matrix(where: str, value: Any) -> Matrix:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where}: got {keys.short(value)}; a list of rows is needed")
+    rows = [keys.numbers(f"{where}[{place}]", row) for place, row in enumerate(value)]
+    if len({len(row) for row in rows}) > 1:
+        raise InputError(f"{where}: got rows of different lengths; a matrix is needed")
+    return Matrix.of(where, rows)
+
+
+def _selection(where: str, value: Any) -> Selection:
+    """A name, or { name = ..., seed = ..., ... }; a seed of "secret" is drawn during the run."""
+    content = {"name": value} if isinstance(value, str) else value
+    if not isinstance(content, dict):
+        raise InputError(f"{where}: got {keys.short(value)}; a name or a table with a name is needed")
+    cls = SELECTIONS[one_of(f"{where}.name", content.get("name"), SELECTIONS)]
+    fields = [field.name for field in dataclasses.fields(cls)]
+    keys.refuse_unknown(where, content, ("name", *fields))
+    given = {key: item for key, item in content.items() if key != "name"}
+    if "seed" in fields:
+        given.setdefault("seed", 0)
+    if given.get("seed") == "secret":
+        given["seed"] = None
+    try:
+        return cls(**given)
+    except TypeError:
+        needed = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in given]
+        raise InputError(f"{where}: key {needed[0]!r} is missing") from None

@@ -1,0 +1,98 @@
+"""What is promised to the people in the data: the words in which estimators, specs and rules speak of privacy."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+from coterie.data.checks import whole_number
+from coterie.errors import InputError
+from coterie.privacy.accountants import check_delta, check_epsilon
+from coterie.privacy.events import Adjacency, check_adjacency
+from coterie.spending import Spending, Terms
+
+TRUST = ("none", "curator", "secure-sum")
+Unit = Literal["record", "party"]
+UNITS = get_args(Unit)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """A privacy loss of at most (epsilon, delta), and what that is a loss of.
+
+    epsilon: the noise is the least that keeps it. Infinity: no noise. None, in specs: the noise is what the algorithm
+        says, and the loss is what it comes to.
+    delta: strictly between 0 and 1.
+    adjacency: "replace-one" or "zero-out": what may happen to the protected unit.
+    unit: what is protected: a "record", or all records of a "party".
+    records_per_person: how many records one person may have at a party; all of them are protected.
+    people_span_parties: whether one person may have records at several parties.
+    trust: "none": every party noises what it sends, and all of it is seen. "curator", "secure-sum": one noise on the
+        sum, and only the noised sum is seen.
+    observer: whom the loss is meant against, where the algorithm offers a choice; the strongest when left open.
+    tuning: what choosing the settings cost, in words, for the certificate.
+    ledger: a `Spending` in which everything that is released from these data adds up.
+
+    `get_params` and `set_params` are scikit-learn's, so that searches reach `privacy__epsilon`.
+    """
+
+    epsilon: float | None
+    delta: float
+    adjacency: Adjacency
+    unit: Unit = "record"
+    records_per_person: int = 1
+    people_span_parties: bool = False
+    trust: str = "none"
+    observer: str | None = None
+    tuning: str | None = None
+    ledger: Spending | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and not self.exact:
+            check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        check_adjacency(self.adjacency)
+        for name, allowed in (("unit", UNITS), ("trust", TRUST)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name}: got {getattr(self, name)!r}; one of {', '.join(allowed)} is needed")
+        whole_number("records_per_person", self.records_per_person, at_least=1)
+        if not isinstance(self.people_span_parties, bool):
+            raise InputError(f"people_span_parties: got {self.people_span_parties!r}; True or False is needed")
+        if self.tuning is not None and not (isinstance(self.tuning, str) and self.tuning.strip()):
+            raise InputError(f"tuning: got {self.tuning!r}; a text that says what choosing the settings cost is needed")
+        if self.ledger is not None and not isinstance(self.ledger, Spending):
+            raise InputError(f"ledger: got a {type(self.ledger).__name__}; a coterie.Spending or None is needed")
+
+    @property
+    def exact(self) -> bool:
+        """Nothing is promised, so nothing is noised."""
+        return isinstance(self.epsilon, float) and self.epsilon == math.inf
+
+    @property
+    def sums(self) -> bool:
+        """Somebody is trusted to add up what the parties send before anybody sees it."""
+        return self.trust != "none"
+
+    def terms(self, parties: Iterable[str], sizes: Iterable[int] | None = None) -> Terms:
+        """What a ledger adds up; `sizes` are left out where other rows of the same parties are looked at."""
+        return Terms.of(
+            self.adjacency,
+            self.unit,
+            parties,
+            sizes,
+            records_per_person=self.records_per_person,
+            people_span_parties=self.people_span_parties,
+        )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def set_params(self, **params: Any) -> "Privacy":
+        """In place, as scikit-learn has it; all of them, or none where one is refused."""
+        unknown = sorted(set(params) - set(self.get_params()))
+        if unknown:
+            raise InputError(f"privacy: unknown parameter {unknown[0]!r}; one of {', '.join(self.get_params())}")
+        changed = dataclasses.replace(self, **params)
+        for name in params:
+            object.__setattr__(self, name, getattr(changed, name))
+        return self

@@ -1,0 +1,227 @@
+"""One rule book: whoever leaves the same things open gets the same plan, from a spec, an estimator or the demo."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie import Privacy, PrivateLogisticRegression, PrivateRidge, load_heart, rules
+from coterie.algorithms import ALGORITHMS
+from coterie.cli.demo import make_plan as demo_plan
+from coterie.cli.spec import prepare, read_spec
+from coterie.data import Label, NumberColumn, NumberLabel, Schema
+from coterie.errors import InputError
+from coterie.facts import Facts
+from coterie.problems import L2, Huber, Logistic, Problem
+from coterie.schedules import Schedule
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BUDGET = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one"}
+FACTS = Facts(parties=("a", "b", "c"), sizes=(50, 70, 90), n_features=4, row_norm=1.0, labels=("no", "yes"))
+PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+
+# what decides the choice of an algorithm, and the algorithm that is chosen
+CHOICES = {
+    "penalty-perturbed-admm": {},
+    "one-release-average": {},
+    "locally-noised-admm": {"unit": "party", "epsilon": 40.0},
+    "noisy-gradient-descent": {"trust": "curator"},
+    "noisy-gradient-descent, secure sum": {"trust": "secure-sum"},
+}
+
+
+@pytest.fixture
+def study(tmp_path):
+    """What a spec makes of the four hospitals, or of synthetic parties, whose records lie there as a file."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(90, 3))
+    lines = [
+        f"{a},{b},{c},{party},{'yes' if a > b else 'no'},{a - b}"
+        for (a, b, c), party in zip(x, np.repeat(["n", "o", "p"], [20, 30, 40]), strict=True)
+    ]
+    (tmp_path / "data.csv").write_text("\n".join(["a,b,c,site,outcome,dose", *lines]))
+    columns = tuple(NumberColumn(name, 0, 1) for name in "abc")
+    Schema(columns, Label("outcome", ("no", "yes")), "site").write(tmp_path / "classes.toml")
+    Schema(columns, NumberLabel("dose", -2, 2), "site").write(tmp_path / "numbers.toml")
+
+    def prepared(data, algorithm, privacy, *, parties="", problem=""):
+        words = {**BUDGET, **privacy}
+        promised = "\n".join(f"{k} = {str(v).lower() if isinstance(v, bool) else repr(v)}" for k, v in words.items())
+        name = f'name = "{algorithm}"' if algorithm else ""
+        text = f"[data]\n{data}\n{parties}\n{problem}\n[privacy]\n{promised}\n[algorithm]\n{name}\n"
+        (tmp_path / "spec.toml").write_text(text)
+        return prepare(read_spec(tmp_path / "spec.toml"))
+
+    return prepared
+
+
+HEART = 'dataset = "heart"'
+SYNTHETIC = 'file = "data.csv"\n[schema]\nfile = "classes.toml"'
+
+
+def fitted_plan(model, federation, labels=None):
+    """The plan of an estimator that is given the rows of a federation."""
+    X, y, _ = federation.pooled
+    facts = federation.facts
+    y = y if labels is None else np.asarray(labels)[y.astype(int)]
+    parties = None if facts.n_parties == 1 else np.repeat(facts.parties, facts.sizes)
+    return model.fit(X, y, parties=parties).transcript_.plan
+
+
+@pytest.mark.parametrize("data", [HEART, SYNTHETIC], ids=["four hospitals", "synthetic"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_naming_what_would_be_chosen_changes_nothing(study, data, choice):
+    privacy, name = CHOICES[choice], choice.split(",")[0]
+    parties = "[parties]\ncount = 1\n" if name == "one-release-average" else ""
+    left_open = study(data, None, privacy, parties=parties)
+    named = study(data, name, privacy, parties=parties)
+    assert isinstance(left_open.plan.algorithm, ALGORITHMS[name])
+    assert left_open.plan.digest == named.plan.digest
+    federation = left_open.records.federation
+    labels = federation.facts.labels
+    for algorithm in (None, name):
+        model = PrivateLogisticRegression(
+            privacy=Privacy(**{**BUDGET, **privacy}), classes=labels, fit_intercept=False, algorithm=algorithm
+        )
+        plan = fitted_plan(model, federation, labels)
+        if federation.n_parties == 1:  # names of parties are facts, and a party alone has another name there
+            plan = dataclasses.replace(plan, facts=federation.facts)
+        assert plan.digest == left_open.plan.digest
+
+
+@pytest.mark.parametrize(("loss", "trust"), [("huber", "none"), ("huber", "curator"), ("squared", "curator")])
+def test_regression_is_settled_alike(study, loss, trust):
+    data = 'file = "data.csv"\n[schema]\nfile = "numbers.toml"'
+    made = study(data, None, {"trust": trust}, problem=f'[problem]\nloss = "{loss}"\n')
+    federation = made.records.federation
+    model = PrivateRidge(
+        privacy=Privacy(**BUDGET, trust=trust), loss=loss, label_bound=federation.facts.label_bound, fit_intercept=False
+    )
+    assert fitted_plan(model, federation).digest == made.plan.digest
+    if loss == "huber":
+        assert made.plan.problem.loss == Huber(2.0)
+    else:
+        assert made.plan.algorithm.mechanism.clip == 2.0
+
+
+def test_the_demo_is_its_example_as_a_spec():
+    made = prepare(read_spec(EXAMPLES / "census.toml"))
+    assert demo_plan(made.records.federation).digest == made.plan.digest
+
+
+def test_the_hospitals_example_is_what_the_rules_choose():
+    made = prepare(read_spec(EXAMPLES / "heart.toml"))
+    heart = load_heart()
+    model = PrivateLogisticRegression(**BUDGET, classes=heart.labels, fit_intercept=False)
+    model.fit(heart.X[heart.train], heart.y[heart.train], parties=heart.parties[heart.train])
+    assert model.transcript_.plan.digest == made.plan.digest
+
+
+def test_every_algorithm_has_a_rule():
+    assert set(rules.RECIPES) == set(ALGORITHMS)
+
+
+def chosen(name=None, *, privacy=None, rounds=None, **settings):
+    promise = Privacy(**{**BUDGET, **(privacy or {})})
+    settled = rules.Settled(algorithm=name, rounds=rounds, settings=settings)
+    return rules.choose(PROBLEM, FACTS, promise, settled)
+
+
+def test_what_is_settled_stays_and_the_rest_follows_it():
+    algorithm, _, n_rounds = chosen(rounds=7, penalty=3.0)
+    assert n_rounds == 7
+    assert algorithm.mechanism.penalty == Schedule(3.0)
+    assert algorithm.dual_step == Schedule(3.0)
+    slower, _, _ = chosen("locally-noised-admm", rounds=8)
+    faster, _, _ = chosen("locally-noised-admm", rounds=4)
+    assert faster.mechanism.step == pytest.approx(2 * slower.mechanism.step)
+    assert chosen("recycled-admm", mechanism="output-perturbation")[0].mechanism.noise_multiplier == Schedule(1.0)
+
+
+def test_more_noise_means_shorter_steps():
+    steps = [
+        chosen("locally-noised-admm", rounds=4, privacy={"epsilon": epsilon})[0].mechanism.step for epsilon in (0.5, 2)
+    ]
+    assert steps[0] < steps[1]
+
+
+def test_a_walk_visits_everybody_as_often_as_rounds_would():
+    everybody = chosen("locally-noised-admm")
+    walk = chosen("walk-admm")
+    assert walk[2] == everybody[2] * FACTS.n_parties
+    assert walk[0].selection.most_visits == everybody[2]
+    assert walk[0].mechanism == everybody[0].mechanism
+
+
+def test_people_at_all_parties_need_a_stiffer_coupling():
+    apart, _, _ = chosen(rounds=20, privacy={"epsilon": 0.1})
+    spanning, _, _ = chosen(rounds=20, privacy={"epsilon": 0.1, "people_span_parties": True})
+    assert min(spanning.mechanism.penalty.start) >= min(apart.mechanism.penalty.start)
+
+
+def test_without_epsilon_steps_follow_the_records():
+    exact, _, _ = chosen("admm", privacy={"epsilon": None})
+    assert min(exact.mechanism.penalty.start) >= 2 * 90 * 0.25 / 4 / 4
+    stated, _, _ = chosen("locally-noised-admm", privacy={"epsilon": None}, noise_multiplier=3.0)
+    assert stated.mechanism.noise_multiplier == Schedule(3.0)
+    assert stated.mechanism.step == pytest.approx(4 / (2 * 90 * 0.25))
+
+
+@pytest.mark.parametrize(
+    ("settled", "words"),
+    [
+        ({"name": "penalty-perturbed"}, "did you mean 'penalty-perturbed-admm'"),
+        ({"name": "noisy-gradient-descent"}, "trust: got 'none' for noisy-gradient-descent"),
+        ({"name": "recycled-admm", "privacy": {"trust": "curator"}}, "trust: got 'curator' for recycled-admm"),
+        ({"step": 1.0}, "settings: penalty-perturbed-admm has no 'step'"),
+        ({"hardened": True}, "has no 'hardened'"),
+        ({"name": "recycled-admm", "mechanism": "linear"}, "mechanism: got 'linear'"),
+        ({"name": "edgewise-admm", "penalty": 1.0}, "takes edge_penalty"),
+        ({"rounds": 0}, "rounds: got 0"),
+        ({"privacy": {"epsilon": None}}, "algorithm: left open while epsilon is missing"),
+        ({"name": "recycled-admm", "privacy": {"epsilon": None}}, "epsilon or one of noise_multiplier, noise_rate"),
+        ({"penalty": -1.0}, "penalty: got -1.0"),
+    ],
+)
+def test_what_cannot_be_settled_is_refused_in_one_sentence(settled, words):
+    with pytest.raises(InputError, match=words):
+        chosen(**settled)
+
+
+# --- the promise ------------------------------------------------------------------------------------------------------
+
+
+def test_a_promise_is_checked_when_it_is_made_and_when_it_is_changed():
+    promise = Privacy(**BUDGET)
+    assert not promise.exact
+    assert Privacy(**{**BUDGET, "epsilon": math.inf}).exact
+    with pytest.raises(InputError, match="delta: got 2"):
+        promise.set_params(epsilon=1.0, delta=2)
+    assert promise == Privacy(**BUDGET)  # nothing of it was changed
+    assert promise.set_params(epsilon=1.0) is promise
+    assert promise == Privacy(**{**BUDGET, "epsilon": 1.0})
+    with pytest.raises(InputError, match="unknown parameter 'eps'"):
+        promise.set_params(eps=1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon: got 0"),
+        ({"epsilon": -math.inf}, "epsilon: got -inf"),
+        ({"epsilon": "1"}, "epsilon: got '1'"),
+        ({"delta": 1.0}, "delta: got 1"),
+        ({"adjacency": "add-one"}, "adjacency: got 'add-one'"),
+        ({"unit": "person"}, "unit: got 'person'"),
+        ({"trust": "everybody"}, "trust: got 'everybody'"),
+        ({"records_per_person": 0}, "records_per_person: got 0"),
+        ({"people_span_parties": 1}, "people_span_parties: got 1"),
+        ({"tuning": " "}, "tuning: got ' '"),
+        ({"ledger": {}}, "ledger: got a dict"),
+    ],
+)
+def test_a_wrong_promise_is_refused(wrong, words):
+    with pytest.raises(InputError, match=words):
+        Privacy(**{**BUDGET, **wrong})
