@@ -313,3 +313,13 @@ def test_a_taken_directory(refused, tmp_path):
 
 def test_there_are_a_hundred():
     assert sum(map(len, (SPECS, TABLES, SCHEMAS, BYTES, PARQUETS))) >= 100
+
+
+def test_an_edgewise_algorithm_needs_edges(coterie, tmp_path):
+    (tmp_path / "spec.toml").write_text(
+        '[data]\ndataset = "heart"\n[parties]\ntopology = "unrestricted"\n[privacy]\nepsilon = 2.0\ndelta = 1e-5\n'
+        'adjacency = "replace-one"\n[algorithm]\nname = "edgewise-admm"\n'
+    )
+    code, out, told = coterie("run", tmp_path / "spec.toml", "--plan")
+    assert (code, out) == (2, "")
+    assert "without edges" in told
