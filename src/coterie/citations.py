@@ -109,6 +109,14 @@ CITATIONS = _table(
         year=2014,
     ),
     Citation(
+        key="mangold-bellet-salmon-tommasi-2022",
+        kind="inproceedings",
+        authors=("Mangold, Paul", "Bellet, Aurélien", "Salmon, Joseph", "Tommasi, Marc"),
+        title="Differentially Private Coordinate Descent for Composite Empirical Risk Minimization",
+        venue="International Conference on Machine Learning",
+        year=2022,
+    ),
+    Citation(
         key="cyffers-bellet-basu-2023",
         kind="inproceedings",
         authors=("Cyffers, Edwige", "Bellet, Aurélien", "Basu, Debabrota"),

@@ -41,6 +41,7 @@ import numpy as np
 import scipy.sparse
 
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
+from coterie.algorithms.coordinate import IN_TURN, check_coordinates
 from coterie.data.checks import nearest, whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
@@ -244,7 +245,7 @@ class Situation:
 
 NOISE = ("noise_multiplier", "noise_rate", "step_epsilon")
 # where `clip` bounds the gradient of a record; elsewhere it bounds a move
-CLIPS_GRADIENTS = ("noisy-gradient-descent", "broadcast-noised-admm")
+CLIPS_GRADIENTS = ("noisy-gradient-descent", "noisy-coordinate-descent", "broadcast-noised-admm")
 Chosen = tuple[int, dict[str, Any]]
 
 
@@ -351,6 +352,18 @@ def _gradient(situation: Situation) -> Chosen:
     return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
 
 
+def _coordinates(situation: Situation) -> Chosen:
+    """Gradient steps of which a coordinate takes a share q: its steps add up to sqrt(q) of the length, because the
+    noise of each is that of all rounds."""
+    coordinates = situation.settled.settings.get("coordinates", IN_TURN)
+    check_coordinates(coordinates)
+    share = coordinates.rate(situation.problem.n_coefficients(situation.facts))
+    length, curvature = situation.length(1) * math.sqrt(share), situation.curvature + situation.problem.penalty.l2
+    n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE / share, GRADIENT_ROUNDS)
+    step = min(length / (n_rounds * share), 2 / curvature)
+    return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
+
+
 def _hidden_states(situation: Situation) -> Chosen:
     """A hidden state costs about (1 + step * curvature) times a gradient step, so steps stay at 1/curvature."""
     length, curvature = situation.length(1), situation.curvature
@@ -371,6 +384,7 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
     "recycled-admm": _graph,
     "one-release-average": _alone,
     "noisy-gradient-descent": _gradient,
+    "noisy-coordinate-descent": _coordinates,
     "locally-noised-admm": _moves,
     "sum-noised-admm": _hidden_states,
     "broadcast-noised-admm": _hidden_states,

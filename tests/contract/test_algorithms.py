@@ -47,6 +47,9 @@ EXAMPLES = {
     "noisy-gradient-descent": lambda cls: cls(
         mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=SecureSum()
     ),
+    "noisy-coordinate-descent": lambda cls: cls(
+        mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=Curator()
+    ),
     "locally-noised-admm": lambda cls: cls(
         mechanism=LocalNoise(**PROXIMAL), penalty=L2(1.0), selection=Sample(count=3, seed=0)
     ),

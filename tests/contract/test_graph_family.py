@@ -18,6 +18,7 @@ from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.network.impairments import Impairments
 from coterie.network.topology import make_topology
+from coterie.papers.dual_variable.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha
 from coterie.plan import Plan
 from coterie.privacy.accountants import epsilon as composed
 from coterie.privacy.noise import Seeded
@@ -30,7 +31,6 @@ from coterie.privacy.objective import (
 )
 from coterie.problems import L2, Logistic, Problem
 from coterie.schedules import Schedule
-from coterie.theory.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha
 from coterie.transcript import Transcript
 
 RING = make_topology("ring", 5)

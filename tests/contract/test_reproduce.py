@@ -12,11 +12,11 @@ import pytest
 
 from coterie.citations import CITATIONS
 from coterie.errors import InputError
-from coterie.reproduce import runner
-from coterie.reproduce.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
-from coterie.reproduce.panels import finish, grid, plot
-from coterie.reproduce.registry import MODULES, find
-from coterie.reproduce.runner import reproduce
+from coterie.papers import runner
+from coterie.papers.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.panels import finish, grid, plot
+from coterie.papers.registry import MODULES, find
+from coterie.papers.runner import reproduce
 
 FILES = {"figure.png", "curves.csv", "claims.json", "settings.json", "page.md"}
 TINY = Scale(runs=2, iterations=2, seed=3, quick=True)
@@ -223,9 +223,9 @@ def test_a_paper_figure_is_deterministic(penalty):
 
 
 def test_certified_losses_agree_with_the_plan(penalty):
-    from coterie.reproduce.measures import DELTA, certified_by_round, published_by_round
-    from coterie.reproduce.penalty import UNEVEN
-    from coterie.theory.published import published_bound
+    from coterie.papers.measures import DELTA, certified_by_round, published_by_round
+    from coterie.papers.penalty.figures_2_to_4 import UNEVEN
+    from coterie.papers.published import published_bound
 
     plan = UNEVEN.plan("red", Scale(runs=1, iterations=3))
     pure, approximate = certified_by_round(plan)
@@ -238,7 +238,7 @@ def test_certified_losses_agree_with_the_plan(penalty):
 
 
 def test_quick_settings_share_what_is_compiled_and_full_ones_are_as_printed():
-    from coterie.reproduce.penalty import GROWTHS, LOW
+    from coterie.papers.penalty.figures_2_to_4 import GROWTHS, LOW
 
     plans = {colour: LOW.plan(colour, TINY) for colour in GROWTHS}
     shapes = {(plan.issued[1].shape, *(column.shape for column in plan.grant_table())) for plan in plans.values()}

@@ -5,23 +5,19 @@ import json
 import numpy as np
 import pytest
 
-from coterie.reproduce import (
-    fixed_point,
-    fixed_point_lasso,
-    frontier,
-    frontier_claims,
-    frontier_diffprivlib,
-    frontier_methods,
-    frontier_published,
-    frontier_table,
-    page,
-)
-from coterie.reproduce import recycled_comparison as comparison
-from coterie.reproduce import recycled_convergence as convergence
-from coterie.reproduce import recycled_settings as settings
-from coterie.reproduce.figure import Curve, Curves, Scale
-from coterie.reproduce.measures import APPROXIMATE, PUBLISHED, PURE
-from coterie.reproduce.recycled import (
+from coterie.papers import page
+from coterie.papers.figure import Curve, Curves, Scale
+from coterie.papers.fixed_point import figure_1 as fixed_point
+from coterie.papers.frontier import diffprivlib as frontier_diffprivlib
+from coterie.papers.frontier import figure as frontier
+from coterie.papers.frontier import methods as frontier_methods
+from coterie.papers.frontier import published as frontier_published
+from coterie.papers.measures import APPROXIMATE, PUBLISHED, PURE
+from coterie.papers.published import published_bound
+from coterie.papers.recycled import figure_1 as convergence
+from coterie.papers.recycled import figure_5 as comparison
+from coterie.papers.recycled import figures_3_and_4 as settings
+from coterie.papers.recycled.experiment import (
     WITHOUT_NOISE,
     five_nodes,
     growing,
@@ -30,10 +26,9 @@ from coterie.reproduce.recycled import (
     recycled,
     with_published_total,
 )
-from coterie.reproduce.registry import find
-from coterie.reproduce.runner import reproduce
+from coterie.papers.registry import find
+from coterie.papers.runner import reproduce
 from coterie.schedules import Schedule
-from coterie.theory.published import published_bound
 
 TINY = Scale(runs=2, iterations=2, quick=True)
 
@@ -190,7 +185,7 @@ def test_claims_about_the_lasso_need_no_method_of_a_full_run():
         y = np.array([start, start * 0.99])
         return Curve(panel, name, x, y, y * 0.99, y * 1.01)
 
-    admm, sgd = fixed_point_lasso.ADMM, fixed_point_lasso.SGD
+    admm, sgd = fixed_point.ADMM, fixed_point.SGD
     curves = [
         *(falling(panel, name, y) for panel in ("a", "a retuned") for name, y in ((admm, 0.01), (sgd, 0.02))),
         *(falling("b", name, y) for name, y in (("M2", 0.03), (sgd, 0.02))),
@@ -203,7 +198,7 @@ def test_claims_about_the_lasso_need_no_method_of_a_full_run():
         ),
         *(Curve("without noise", name, np.arange(1, 4), np.full(3, y)) for name, y in ((admm, 0.01), (sgd, 0.02))),
     ]
-    claims = fixed_point_lasso.claims(Curves(curves), TINY)
+    claims = fixed_point.claims(Curves(curves), TINY)
     assert all(np.isfinite(c.margin) for c in claims)
     verdict = {(c.accounting, c.text.split(":")[0]): c.holds for c in claims}
     for name, smaller_steps in (("M2", False), (sgd, True)):
@@ -242,21 +237,21 @@ def test_every_method_of_the_frontier_looks_different():
 
 def test_where_a_curve_first_comes_near():
     curve = Curve("", "", np.array([1.0, 4.0]), np.array([0.2, 0.1]))
-    inside = frontier_table.first_within(curve, 0.15)
+    inside = frontier.first_within(curve, 0.15)
     assert inside.exact
     assert inside.value == pytest.approx(2.0)
-    assert frontier_table.first_within(curve, 0.3).text() == "≤ 1"
-    assert frontier_table.first_within(curve, 0.05).text() == "> 4"
+    assert frontier.first_within(curve, 0.3).text() == "≤ 1"
+    assert frontier.first_within(curve, 0.05).text() == "> 4"
     coarse = Curve("", "", np.array([1.0, 8.0]), np.array([0.2, 0.1]))
-    assert frontier_table.first_within(coarse, 0.15).text() == "1 to 8"
+    assert frontier.first_within(coarse, 0.15).text() == "1 to 8"
 
 
 def _drawn_up(x, **by_method):
     """A frontier at N = 5, errors without noise 0.15; keys are methods, with `published_` before a paper's own runs."""
     curves = [
-        Curve(frontier_table.WITHOUT_NOISE, frontier_table.WITHOUT_NOISE, x, np.full(2, 0.15)),
-        *(Curve(f"N = {n}", frontier_claims.ONE_NOISE_LINE, x, np.array([0.16, 0.155])) for n in (1, 5, 20, 100)),
-        *(Curve(f"N = {n}", frontier_claims.LINE, x, np.array([0.165, 0.159])) for n in (5, 100)),
+        Curve(frontier.WITHOUT_NOISE, frontier.WITHOUT_NOISE, x, np.full(2, 0.15)),
+        *(Curve(f"N = {n}", frontier.ONE_NOISE_LINE, x, np.array([0.16, 0.155])) for n in (1, 5, 20, 100)),
+        *(Curve(f"N = {n}", frontier.LINE, x, np.array([0.165, 0.159])) for n in (5, 100)),
     ]
     for name, y in by_method.items():
         own = name.startswith("published_")
@@ -271,7 +266,7 @@ def test_the_table_of_the_frontier():
         PP=(0.17, 0.15), published_PP=(0.17, 0.15), M1=(0.3, 0.2), DVP=(0.17, 0.15), published_DVP=(0.3, 0.2),
         PVP=(0.155, 0.15), M3=(0.162, 0.161), **{"R-ADMM": (0.15, 0.15), "published_R-ADMM": (0.15, 0.15)},
     )  # fmt: skip
-    cells = {row.method: row.cells()[2:] for row in frontier_table.rows(curves)}
+    cells = {row.method: row.cells()[2:] for row in frontier.rows(curves)}
     assert cells == {
         "PP": ["2", "32", "16"],
         "M1": ["> 4", "", ""],
@@ -280,9 +275,9 @@ def test_the_table_of_the_frontier():
         "M3": ["> 4", "", ""],
         "R-ADMM": ["≤ 1", "≤ 16", "?"],
     }
-    text = frontier_table.as_markdown(curves)
+    text = frontier.as_markdown(curves)
     assert "| 5 | DVP | 2 | > 64 | ≥ 32 |" in text.splitlines()
-    derived = {(c.panel, c.name): c for c in frontier_table.as_curves(curves)}
+    derived = {(c.panel, c.name): c for c in frontier.as_curves(curves)}
     times = derived["table: times less", "DVP"]
     assert (times.x, times.low, times.high) == ([5], [pytest.approx(32)], [np.inf])
     assert ("table: times less", "R-ADMM") not in derived

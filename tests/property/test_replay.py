@@ -61,6 +61,10 @@ EXAMPLES = {
         "secure-sum": cls(mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=SecureSum()),
         "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=Curator()),
     },
+    "noisy-coordinate-descent": lambda cls: {
+        "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=Curator()),
+        "clipped": cls(mechanism=GaussianGradient(**GAUSSIAN, clip=0.5), penalty=L2(1.0), step=0.1, channel=Curator()),
+    },
     "locally-noised-admm": lambda cls: {
         "gaussian": cls(mechanism=LocalNoise(step=0.5, relaxation=0.5, **GAUSSIAN), penalty=L2(1.0)),
     },

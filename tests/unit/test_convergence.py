@@ -12,18 +12,17 @@ from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.topology import Topology, make_topology
+from coterie.papers.penalty.convergence import (
+    Spectrum,
+    party_constants,
+    rate_bound,
+    theorem_3_1,
+)
+from coterie.papers.recycled.convergence import recycled_conditions, smallest_recycle_weight
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L1, L2, Box, HuberisedHinge, Logistic, Problem
 from coterie.schedules import Schedule
-from coterie.theory.convergence import (
-    Spectrum,
-    party_constants,
-    rate_bound,
-    recycled_conditions,
-    smallest_recycle_weight,
-    theorem_3_1,
-)
 
 
 def matrices(topology):

@@ -18,15 +18,16 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.network.topology import make_topology
+from coterie.papers.dual_variable import errata as privacy
+from coterie.papers.dual_variable.published import dual_perturbation_theorem_1
+from coterie.papers.errata import ContradictionError, Erratum, Verdict, bound, compute, known, limit
+from coterie.papers.exact_loss import noise_scale, reached_loss
+from coterie.papers.penalty import errata as limits
+from coterie.papers.recycled.convergence import recycled_conditions
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem, Squared
 from coterie.schedules import Schedule
-from coterie.theory import errata_limits as limits
-from coterie.theory import errata_privacy as privacy
-from coterie.theory.errata import ERRATA, Erratum, Verdict, compute
-from coterie.theory.errata_entry import ContradictionError, bound, limit
-from coterie.theory.published import dual_perturbation_theorem_1
 
 COTERIE = Path(sys.executable).with_name("coterie")
 FIELDS = ["id", "paper", "statement", "claimed", "exact", "certified", "verdict"]
@@ -54,7 +55,7 @@ def errata(timed_errata):
 def test_all_of_them_take_less_than_a_minute(timed_errata):
     found, seconds = timed_errata
     assert seconds < 60
-    assert list(found) == list(ERRATA) == sorted(ERRATA, key=lambda id: (id[0], int(id[1:])))
+    assert list(found) == list(known()) == sorted(found, key=lambda id: (id[0], int(id[1:])))
 
 
 @pytest.mark.parametrize(
@@ -158,12 +159,12 @@ def test_dual_perturbation_as_published_fails_under_all_of_its_hypotheses():
     published = dual_perturbation_theorem_1(plan)
     assert published.holds
     assert published.total == 1.0
-    assert 1.99 < privacy.reached_loss(plan) <= plan.pure_epsilon()
+    assert 1.99 < reached_loss(plan) <= plan.pure_epsilon()
 
 
 def test_one_iteration_keeps_the_claim_that_twelve_break():
     plan, shift, factors = privacy.last_iterate(1)
-    assert 0.99 < shift / np.abs(factors).max() / privacy.noise_scale(plan) <= 1.0
+    assert 0.99 < shift / np.abs(factors).max() / noise_scale(plan) <= 1.0
 
 
 def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
@@ -176,7 +177,7 @@ def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
     scales = np.abs(factors).ravel() / largest
     scales = [mpmath.mpf(c) for c in scales[scales > 1e-6]]
     assert len(set(scales)) == len(scales)
-    moved = shift / largest / privacy.noise_scale(plan)
+    moved = shift / largest / noise_scale(plan)
 
     with mpmath.workdps(200):
         weights = [1 / mpmath.fprod(1 - (other / c) ** 2 for other in scales if other != c) for c in scales]
@@ -190,7 +191,7 @@ def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
     assert losses[1] > 4.9  # far above the claim where the output still comes now and then
     assert losses[2] == pytest.approx(moved, rel=1e-3)
     assert losses[2] <= moved
-    assert 400 * largest * privacy.noise_scale(plan) < 0.5  # and the hinge is still linear there
+    assert 400 * largest * noise_scale(plan) < 0.5  # and the hinge is still linear there
 
 
 def test_descent_inequality_holds_for_common_penalties():
@@ -264,23 +265,27 @@ def test_the_matrix_form_is_what_the_engine_runs():
 
 def test_theorem_iv_1_has_conditions_that_can_fail():
     """The instance of C1 meets them; one that is too bent does not, so meeting them says something."""
-    assert limits.sufficient_condition((1.0, 1.0, 1.0), (1.0, 1.0, 1.25), 5.0)
-    assert not limits.sufficient_condition((9.0, 9.0, 9.0), (1.0, 1.0, 1.25), 5.0)
+    for bend, met in ((1.0, True), (9.0, False)):
+        conditions = recycled_conditions(
+            limits.TRIANGLE, penalty=(1.0, 1.0, 1.25), recycle_weight=5.0, smoothness=(bend,) * 3
+        )
+        assert conditions.met == met
 
 
 # --- names and the command --------------------------------------------------------------------------------------------
 
 
 def test_unknown_names_are_refused_before_anything_runs(monkeypatch):
-    monkeypatch.setitem(ERRATA, "A1", lambda: pytest.fail("it ran"))
+    everything = known() | {"A1": lambda: pytest.fail("it ran")}
+    monkeypatch.setattr("coterie.papers.errata.known", lambda: everything)
     with pytest.raises(InputError, match=r"'B22'.*did you mean 'B2'.*known: A1, A2, B1.*C4"):
         compute(["A1", "B22"])
 
 
 def test_names_are_taken_in_the_order_given_and_once(monkeypatch):
     entries = {id: Erratum(id, "nobody", "Nothing.", 0.0, 0.0, 0.0, "true") for id in ("C4", "B2")}
-    for id, entry in entries.items():
-        monkeypatch.setitem(ERRATA, id, lambda entry=entry: entry)
+    everything = known() | {id: lambda entry=entry: entry for id, entry in entries.items()}
+    monkeypatch.setattr("coterie.papers.errata.known", lambda: everything)
     assert [e.id for e in compute(["C4", "B2", "C4"])] == ["C4", "B2"]
 
 

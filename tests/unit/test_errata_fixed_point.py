@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
+from coterie.papers.errata import bound
+from coterie.papers.fixed_point import errata as privacy
+from coterie.papers.fixed_point.errata import WATCHED, WATCHER, Walk, hidden_path_loss
+from coterie.papers.fixed_point.published import theorem_2
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
-from coterie.theory import errata_fixed_point as privacy
-from coterie.theory import errata_fixed_point_limits as limits
-from coterie.theory.errata_entry import bound
-from coterie.theory.errata_walk import WATCHED, WATCHER, Walk, hidden_path_loss
-from coterie.theory.published_fixed_point import theorem_2
 
 
 def verdict_of(**numbers):
@@ -222,7 +221,7 @@ def test_a_party_that_moves_less_does_not_break_theorem_4():
 
 def test_the_relaxation_of_the_proof_of_theorem_1_diverges():
     errors = [
-        limits.rotation_error(np.ones(12), 20, relaxation=relaxation, contraction=0.9, noise_std=0.5)
+        privacy.rotation_error(np.ones(12), 20, relaxation=relaxation, contraction=0.9, noise_std=0.5)
         for relaxation in (1.0, 14.6)
     ]
     assert errors[0] < 20
@@ -230,13 +229,13 @@ def test_the_relaxation_of_the_proof_of_theorem_1_diverges():
 
 
 def test_the_printed_lasso_solves_another_problem():
-    eightfold = limits.Lasso(limits.LASSO.bends, limits.LASSO.centres, l1=8 * limits.LASSO.l1)
-    assert limits.lasso_with_two_step_sizes().exact == pytest.approx(eightfold.optimum())
+    eightfold = privacy.Lasso(privacy.LASSO.bends, privacy.LASSO.centres, l1=8 * privacy.LASSO.l1)
+    assert privacy.lasso_with_two_step_sizes().exact == pytest.approx(eightfold.optimum())
 
 
 def test_the_optimum_is_the_least_value():
     grid = np.linspace(-1, 4, 500_001)
-    lasso = limits.LASSO
+    lasso = privacy.LASSO
     values = np.mean(lasso.bends[:, None] / 2 * (grid - lasso.centres[:, None]) ** 2, axis=0) + lasso.l1 * np.abs(grid)
     assert lasso.optimum() == pytest.approx(grid[values.argmin()], abs=1e-5)
 
@@ -256,5 +255,5 @@ def test_the_closed_form_is_the_proximal_step_of_half_the_printed_size():
 
 def test_without_a_regulariser_both_forms_of_z_are_the_same():
     for accumulate in (True, False):
-        lasso = limits.Lasso(limits.LASSO.bends, limits.LASSO.centres, l1=0.0)
+        lasso = privacy.Lasso(privacy.LASSO.bends, privacy.LASSO.centres, l1=0.0)
         assert lasso.solve(prox_step=1.0, threshold=0.0, accumulate=accumulate) == pytest.approx(lasso.optimum())

@@ -66,7 +66,6 @@ def test_privacy_is_on_the_model_object(fitted):
     assert (privacy.delta, privacy.adjacency, privacy.unit) == (1e-5, "replace-one", "record")
     assert set(privacy.party_epsilons) == {"north", "south", "west"}
     assert privacy.views == {"everybody": privacy.epsilon}
-    assert privacy.published is None  # no paper states a loss for Gaussian noise here
     assert privacy.public_facts["sizes"] == [30, 40, 50]
     assert privacy.public_facts["labels"] == ["no", "yes"]
     assert (privacy.public_facts["n_columns"], privacy.public_facts["constant_column"]) == (4, True)

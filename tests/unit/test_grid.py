@@ -187,8 +187,8 @@ def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_share
             for v in (value, value + change)
         ]
         for (p, q), eps in itertools.product((laws, laws[::-1]), (0.0, 0.2, 1.0, 3.0)):
-            # what aliasing adds: exp(-2 pi^2 s^2) of each, nothing at any grid in use
-            aliasing = 4 * n_shares * math.exp(-2 * (math.pi * steps) ** 2)
+            # what Poisson's formula leaves, nothing at any grid in use
+            aliasing = 4 * n_shares * math.exp(-((math.pi * steps) ** 2))
             assert hockey_stick(p, q, eps) <= gaussian_delta(eps, ratio) + aliasing + 1e-12
 
 

@@ -19,6 +19,9 @@ from coterie.algorithms import (
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.topology import make_topology
+from coterie.papers.dual_variable.published import dual_perturbation_records, nonprivate_records
+from coterie.papers.published import published_bound
+from coterie.papers.recycled.published import recycled_records
 from coterie.plan import Plan
 from coterie.privacy.objective import (
     OUTPUT_SHARE,
@@ -29,12 +32,6 @@ from coterie.privacy.objective import (
 )
 from coterie.problems import L2, Box, HuberisedHinge, Logistic, Multinomial, Problem
 from coterie.schedules import Schedule
-from coterie.theory.published import (
-    dual_perturbation_records,
-    nonprivate_records,
-    published_bound,
-    recycled_records,
-)
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(20, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
 PROBLEM = Problem(loss=Logistic(), penalty=L2(3.0), party_weight=2.0)

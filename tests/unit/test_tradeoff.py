@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import InputError
-from coterie.theory.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha, best_regulariser
+from coterie.papers.dual_variable.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha, best_regulariser
 
 EARLY, LATE = AccuracyLoss(0.2, 25.0, 0.3), AccuracyLoss(20.0, 20.0, 0.3)  # the paper's curves
 

@@ -2,6 +2,7 @@
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.consensus import ConsensusADMM
+from coterie.algorithms.coordinate import NoisyCoordinateDescent
 from coterie.algorithms.dual_perturbed import DualPerturbedADMM
 from coterie.algorithms.fixed_point import (
     BroadcastNoisedADMM,
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "recycled-admm": RecycledADMM,
     "one-release-average": OneReleaseAverage,
     "noisy-gradient-descent": NoisyGradientDescent,
+    "noisy-coordinate-descent": NoisyCoordinateDescent,
     "locally-noised-admm": LocallyNoisedADMM,
     "sum-noised-admm": SumNoisedADMM,
     "broadcast-noised-admm": BroadcastNoisedADMM,
@@ -46,6 +48,7 @@ __all__ = [
     "GeneralADMM",
     "LocallyNoisedADMM",
     "MemorylessWalk",
+    "NoisyCoordinateDescent",
     "NoisyGradientDescent",
     "OneReleaseAverage",
     "PenaltyPerturbedADMM",

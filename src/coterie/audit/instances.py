@@ -21,7 +21,7 @@ from coterie.data.federation import Federation, Shard
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Channel
-from coterie.network.selection import All, Poisson, Selection, Walk
+from coterie.network.selection import All, Cyclic, Poisson, Selection, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.events import Adjacency
@@ -252,11 +252,14 @@ def _mechanisms(cls: type[Mechanism]) -> Iterator[Mechanism]:
 
 
 def _selections(cls: type[Selection]) -> Iterator[Selection]:
-    """Everybody, and a secret coin; or a public walk that comes to the first party more than once, and a secret one."""
+    """Everybody, and a secret coin; one after the other, which stands for every public order; or a public walk that
+    comes to the first party more than once, and a secret one."""
     if issubclass(All, cls):
         yield All()
     if issubclass(Poisson, cls):
         yield Poisson(probability=0.5, seed=None)
+    if cls is Cyclic:
+        yield Cyclic()
     if cls is Walk:
         graph = make_topology(GRAPH, N_PARTIES)
         walks = (Walk(seed=seed) for seed in itertools.count())

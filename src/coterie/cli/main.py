@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import audit, certificate, cite, datasets, reproduce, run, schema
+from coterie.cli import audit, certificate, cite, datasets, errata, reproduce, run, schema
 
 _LOGGER = logging.getLogger("coterie")
 
@@ -119,36 +119,9 @@ def demo(
             console.print("no figure: matplotlib is not installed (pip install 'coterie\\[report]')")
 
 
-@app.command(epilog="Examples: coterie errata; coterie errata A1 B5; coterie errata --all --json")
-def errata(
-    ids: Annotated[list[str] | None, typer.Argument(help="Which ones. [default: all]", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, as without IDS.")] = False,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
-) -> None:
-    """Recompute what the papers claim, what is reached, and what is certified, on instances that show the difference.
-
-    Verdicts: false (more than the claim is reached), loose (true, and less is certified), true, unproved.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from coterie.theory.errata import compute
-
-    found = compute([] if everything else ids or [])
-    if json_line:
-        typer.echo(json.dumps([erratum.as_dict() for erratum in found]))
-        return
-    table = Table(box=None, padding=(0, 1, 1, 0))
-    for heading in ("id", "paper", "claimed", "exact", "certified", "verdict", "statement"):
-        table.add_column(heading, no_wrap=heading != "statement")
-    for e in found:
-        numbers = ("none" if value is None else f"{value:.5g}" for value in (e.claimed, e.exact, e.certified))
-        table.add_row(e.id, e.paper, *numbers, e.verdict, e.statement)
-    Console(markup=False, highlight=False).print(table)
-
-
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
+app.command(epilog=errata.EXAMPLES)(errata.errata)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=cite.EXAMPLES)(cite.cite)
 app.command(epilog=datasets.EXAMPLES)(datasets.datasets)

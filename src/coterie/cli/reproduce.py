@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from coterie.reproduce.runner import Reproduced
+    from coterie.papers.runner import Reproduced
 
 EXAMPLES = "Examples: coterie reproduce --list; coterie reproduce pp-2; coterie reproduce --all --quick"
 _ESTIMATE_OVER = 3600.0  # seconds of the past that the time left is estimated from: parts take up to minutes
 
 
 def _names(incomplete: str) -> list[str]:
-    from coterie.reproduce.registry import MODULES
+    from coterie.papers.registry import MODULES
 
     return [name for name in MODULES if name.startswith(incomplete)]
 
@@ -38,7 +38,7 @@ def reproduce(
     fails is a result: the exit status stays 0.
     """
     from coterie.errors import InputError
-    from coterie.reproduce.registry import MODULES, find
+    from coterie.papers.registry import MODULES, find
 
     if sum((bool(names), everything, listed)) != 1:
         raise InputError("name: give names of figures, or --all, or --list")
@@ -50,7 +50,7 @@ def reproduce(
     figures = find(MODULES if everything else names or ())
 
     from coterie.cli.progress import shown_progress
-    from coterie.reproduce.runner import reproduce as run_figures
+    from coterie.papers.runner import reproduce as run_figures
 
     with shown_progress("reproducing", quiet=json_list, estimate_over=_ESTIMATE_OVER) as progress:
         tell = None if json_list else _tell
@@ -80,7 +80,7 @@ def _tell(result: "Reproduced") -> None:
 
 def _list(json_list: bool) -> None:
     from coterie.citations import CITATIONS
-    from coterie.reproduce.registry import MODULES, find
+    from coterie.papers.registry import MODULES, find
 
     figures = find(MODULES)
     if json_list:

@@ -7,16 +7,14 @@ from coterie.certificate import Certificate
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.promise import Privacy
-from coterie.theory.published import published_bound
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitPrivacy:
     """`epsilon` is the loss of this fit against the strongest observer; `total_epsilon` adds what the ledger knows.
 
-    views: loss by observer. published: what the algorithm's paper states for it, (theorem, pure epsilon), where it
-    states anything. public_facts: what was taken as known to everybody, with `n_columns` of the design and where each
-    of the `bounds` came from. verdict: what must be read before any number.
+    views: loss by observer. public_facts: what was taken as known to everybody, with `n_columns` of the design and
+    where each of the `bounds` came from. verdict: what must be read before any number.
     """
 
     epsilon: float
@@ -25,7 +23,6 @@ class FitPrivacy:
     unit: str
     party_epsilons: dict[str, float]
     views: dict[str, float]
-    published: tuple[str, float] | None
     total_epsilon: float
     total_delta: float
     reproducible: bool
@@ -34,7 +31,7 @@ class FitPrivacy:
 
 
 def describe(plan: Plan, certificate: Certificate, *, constant_column: bool) -> FitPrivacy:
-    published, facts = published_bound(plan), plan.facts
+    facts = plan.facts
     public: dict[str, object] = {**certificate.document["public_facts"], "constant_column": constant_column}
     public["n_columns"] = public.pop("n_features")
     public["bounds"] = certificate.document["bounds"]
@@ -45,7 +42,6 @@ def describe(plan: Plan, certificate: Certificate, *, constant_column: bool) -> 
         unit=plan.unit,
         party_epsilons=dict(zip(facts.parties, certificate.party_epsilons, strict=True)),
         views={view.observer: view.epsilon for view in certificate.views},
-        published=None if published is None else (published.theorem, published.total),
         total_epsilon=certificate.total_epsilon,
         total_delta=certificate.total_delta,
         reproducible=certificate.not_private,
@@ -63,7 +59,6 @@ def no_privacy(privacy: Privacy, facts: Facts) -> FitPrivacy:
         unit=privacy.unit,
         party_epsilons=dict.fromkeys(facts.parties, math.inf),
         views={"everybody": math.inf},
-        published=None,
         total_epsilon=math.inf,
         total_delta=privacy.delta,
         reproducible=True,

@@ -176,14 +176,23 @@ class GradientSumGrant(SumGrant):
 
     Scales = SumScales
 
-    def gradient(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
-        """sum_n w_n grad loss(x_n . at, y_n), each record's gradient clipped."""
+    def gradient(
+        self, problem: Problem, records: Records, *, at: jax.Array, coordinates: jax.Array | None = None
+    ) -> Contribution:
+        """sum_n w_n grad loss(x_n . at, y_n), each record's gradient clipped; where `coordinates` are given, those of
+        them that are positive, and 0 elsewhere: a part of a gradient is no longer than the whole."""
         at, clip = needs_public(at), as_issued(self.scales.clip, "scale")
         records, problem = untouched(records), self.priced(problem)
         n_outputs = problem.loss.n_outputs
         slopes = problem.loss.slope(records.X @ (at if n_outputs == 1 else at.reshape(-1, n_outputs)), records.y)
         slopes = slopes.reshape(len(records.y), -1)
         # a record's gradient is the outer product of its row and its slopes
-        norms = jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1)
+        if coordinates is None:
+            part = None
+            norms = jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1)
+        else:
+            part = jnp.where(needs_public(coordinates) > 0, 1.0, 0.0)
+            norms = jnp.sqrt(((records.X**2 @ part.reshape(-1, n_outputs)) * slopes**2).sum(axis=1))
         weight = records.weight * jnp.where(norms > clip, clip / norms, 1.0)
-        return contribute((records.X.T @ (weight[:, None] * slopes)).reshape(at.shape))
+        gradient = (records.X.T @ (weight[:, None] * slopes)).reshape(at.shape)
+        return contribute(gradient if part is None else gradient * part)

@@ -1,0 +1,1 @@
+"""Zhang & Zhu (2016): dual variable perturbation ("DVP")."""

@@ -1,0 +1,1 @@
+"""Cyffers, Bellet & Basu (2023): private ADMM as a noisy fixed-point iteration ("FP")."""

@@ -1,0 +1,1 @@
+"""Beyond the papers: all algorithms at equal certified loss."""

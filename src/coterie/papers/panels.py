@@ -1,0 +1,51 @@
+"""Axes in the papers' layouts: one style for all reproduced figures. Needs the `report` extra."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.papers.figure import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+BARS = 20  # ranges over runs are drawn at about so many places
+
+
+def grid(rows: int, columns: int, *, size: tuple[float, float] = (4.4, 3.2)) -> tuple["Picture", np.ndarray]:
+    """A picture and its axes, (rows, columns)."""
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    return picture, picture.subplots(rows, columns, squeeze=False)
+
+
+Styles = Mapping[str, Mapping[str, Any]]  # by the curve's name
+
+
+def plot(axes: Any, curves: Iterable[Curve], styles: Styles, *, more: str = "", **style: Any) -> None:
+    """Lines, with the range over runs as bars; `more` is added to the legend."""
+    for curve in curves:
+        look = {"lw": 1.4, "label": curve.name + more, **styles.get(curve.name, {}), **style}
+        axes.plot(curve.x, curve.y, **look)
+        if curve.low is not None and curve.high is not None and np.any(curve.high > curve.low):
+            at = slice(None, None, max(1, len(curve.x) // BARS))
+            axes.vlines(curve.x[at], curve.low[at], curve.high[at], color=look.get("color"), lw=0.7, alpha=0.6)
+
+
+def finish(axes: Any, title: str, xlabel: str, ylabel: str, *, legend: bool = True, **settings: str) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set(xlabel=xlabel, ylabel=ylabel, **settings)
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axes.legend(fontsize=7.5, framealpha=0.7, edgecolor="none")
+
+
+def privacy_rows(axes: Sequence[Any], letter: str, curves: Any, styles: Styles, bound: str) -> None:
+    """Two axes for panel `letter`: the paper's own bound, and the certified loss (solid pure, dashed (ε, 1e-6))."""
+    plot(axes[0], curves.of(f"{letter} published"), styles)
+    finish(axes[0], f"({letter}) {bound}", "iteration", "bound as published")
+    plot(axes[1], curves.of(f"{letter} certified pure"), styles, more=", pure")
+    plot(axes[1], curves.of(f"{letter} certified (ε, 1e-6)"), styles, more=", (ε, 1e-6)", ls="--")
+    finish(axes[1], f"({letter}') certified loss", "iteration", "certified ε")

@@ -1,0 +1,1 @@
+"""Zhang, Khalili & Liu (2018): M-ADMM and penalty perturbation ("PP")."""

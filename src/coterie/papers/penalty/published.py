@@ -1,0 +1,34 @@
+"""What Zhang, Khalili & Liu (2018) state about the loss of a run."""
+
+from coterie.papers.bounds import PublishedBound, common_hypotheses, record_weight, room_for_jacobian, summed
+from coterie.plan import Plan
+from coterie.privacy.objective import PenaltyPerturbation
+from coterie.schedules import Schedule
+
+
+def penalty_perturbation_theorem_4_1(plan: Plan) -> PublishedBound | None:
+    """PP Theorem 4.1: sum_t C (1.4 c1 + alpha_i(t)) / (eta_i(t) V_i B_i)."""
+    mechanism = plan.algorithm.mechanism
+    assert isinstance(mechanism, PenaltyPerturbation)
+    rate = mechanism.noise_rate
+    if rate is None:
+        return None
+
+    dual_step: Schedule = plan.algorithm.dual_step  # type: ignore[attr-defined]
+
+    def loss(t: int, i: int) -> float:
+        pull = mechanism.penalty.at(t, i) * int(plan.topology.degrees[i])
+        return record_weight(plan, i) * (1.4 * plan.problem.loss.smoothness + rate.at(t, i)) / pull
+
+    def penalty_is_enough(i: int) -> bool:
+        return all(mechanism.penalty.at(t, i) >= dual_step.at(t, i) for t in range(plan.n_rounds))
+
+    return PublishedBound(
+        "PP Theorem 4.1",
+        summed(plan, loss),
+        (
+            *common_hypotheses(plan),
+            ("2 c1 < (B_i/C) (rho/N + 2 theta V_i)", room_for_jacobian(plan, dual_step.at)),
+            ("eta_i(t) >= theta", all(map(penalty_is_enough, range(plan.facts.n_parties)))),
+        ),
+    )

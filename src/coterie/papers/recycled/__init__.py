@@ -1,0 +1,1 @@
+"""Zhang, Khalili & Liu (2019): recycled ADMM ("MR")."""

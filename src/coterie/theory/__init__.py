@@ -1,1 +1,0 @@
-"""What the papers state, whether it holds, and what follows from it."""

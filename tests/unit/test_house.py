@@ -1,0 +1,89 @@
+"""The page about the architecture is true, and no run carries research with it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "coterie"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+CHANGES = (
+    "loss", "regulariser", "algorithm", "mechanism", "noise law", "accountant",
+    "engine", "topology", "estimator", "command", "figure", "data set",
+)  # fmt: skip
+
+
+def contracts():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        return {contract["name"]: contract for contract in tomllib.load(file)["tool"]["importlinter"]["contracts"]}
+
+
+def drawn_rooms():
+    """The lines of the drawing, each with the rooms on it."""
+    drawing = PAGE.split("## Which room may call which")[1].split("```")[1]
+    line = re.compile(r"^ (?:face|research|runtime|)\s+((?:[a-z_.]+ \| )*[a-z_.]+)(?:\s{2,}.*)?$")
+    found = [line.match(text) for text in drawing.splitlines()[1:] if text.strip()]
+    assert all(found)
+    return [match.group(1).split(" | ") for match in found if match]
+
+
+def test_the_drawing_is_the_contract():
+    layers = contracts()["Data flows one way"]["layers"]
+    assert [[f"coterie.{room}" for room in line] for line in drawn_rooms()] == [line.split(" | ") for line in layers]
+
+
+def test_every_room_is_a_package_or_a_module_and_every_one_is_drawn():
+    drawn = {room for line in drawn_rooms() for room in line}
+    for room in drawn:
+        assert importlib.util.find_spec(f"coterie.{room}") is not None, room
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert there - {"__init__"} == {room.split(".")[0] for room in drawn}
+
+
+def test_every_path_on_the_page_exists():
+    named = [word for word in re.findall(r"`([^`\s]+)`", PAGE) if "/" in word or word.endswith((".py", ".toml"))]
+    assert len(named) > 25
+    missing = [word for word in named if not ((PACKAGE / word).exists() or (ROOT / word).exists())]
+    assert not missing
+
+
+def test_the_typical_changes_are_all_there():
+    table = PAGE.split("## Twelve changes")[1]
+    assert tuple(re.findall(r"^\| ([a-z ]+) \|", table, re.M))[1:] == CHANGES
+
+
+@pytest.mark.parametrize(
+    ("contract", "protected", "allowed"),
+    [
+        ("Only commands know the papers", "coterie.papers", ["coterie.cli"]),
+        ("Nothing knows the commands", "coterie.cli", ["coterie.cli"]),
+    ],
+)
+def test_what_the_page_says_besides_is_a_contract(contract, protected, allowed):
+    found = contracts()[contract]
+    assert (found["type"], found["protected_modules"], found["allowed_importers"]) == (
+        "protected",
+        [protected],
+        allowed,
+    )
+
+
+def test_commands_load_research_only_when_asked():
+    """All modules of the command line, imported in a fresh interpreter; and it can be seen when one is asked for."""
+    program = """
+import importlib, pkgutil, sys
+import coterie.cli
+for module in pkgutil.walk_packages(coterie.cli.__path__, "coterie.cli."):
+    importlib.import_module(module.name)
+loaded = lambda: sorted(name for name in sys.modules if name.startswith("coterie.papers"))
+print(loaded())
+import coterie.papers.registry
+print(len(loaded()) > 1)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["[]", "True"]
