@@ -1,8 +1,11 @@
 # Every target does its own set-up: a virtual environment in .venv, filled from PyPI.
 PYTHON ?= python3
 BIN := .venv/bin
+LOWEST_TESTS := tests/contract/test_commands.py tests/contract/test_command_line.py tests/contract/test_entry_point.py \
+	tests/contract/test_forged_runs.py tests/contract/test_interrupted_runs.py tests/contract/test_algorithms.py \
+	tests/contract/test_estimators_sklearn.py tests/unit/test_spending.py tests/unit/test_spending_files.py
 
-.PHONY: demo test test-slow lint format clean audit-calibration bench bench-quick
+.PHONY: demo test test-slow test-lowest lint format clean audit-calibration bench bench-quick
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -12,6 +15,13 @@ test: lint
 
 test-slow: .venv/installed
 	$(BIN)/pytest -n 2 -m slow
+
+# The lowest versions that pyproject.toml allows, in an environment of their own.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest_versions.py sklearn parquet report > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[sklearn,parquet,report]' pytest hypothesis
+	JAX_ENABLE_COMPILATION_CACHE=false .venv-lowest/bin/pytest -m "not slow" $(LOWEST_TESTS)
 
 audit-calibration: .venv/installed
 	$(BIN)/python benchmarks/audit_calibration.py
@@ -40,4 +50,4 @@ format: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-lowest build dist

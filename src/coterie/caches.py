@@ -1,25 +1,82 @@
 """Where compiled programs are kept between processes: folders under `$XDG_CACHE_HOME/coterie`.
 
-Machine code fits one kind of processor, so each kind has a folder of its own.
+Machine code fits one kind of processor, so each kind has a folder of its own. Whoever can write there can have code
+executed, so a folder is used only if nobody but its owner can write to it or put another in its place.
 """
 
+import contextlib
+import functools
 import hashlib
 import os
 import platform
+import stat
 from pathlib import Path
+
+LARGEST = 2 * 10**9  # bytes in one folder; the files that were used longest ago are removed
 
 
 def cache_folder(name: str) -> Path | None:
-    """For whoever runs this alone; None where it cannot be written to."""
+    """For whoever runs this alone; None where that cannot be had."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "coterie" / name / processor()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+        top = Path(home).resolve() / "coterie"
+        return _safe_folder(top, name)
+    except (OSError, RuntimeError):
         return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
+def _safe_folder(top: Path, name: str) -> Path | None:
+    folder = top / name / processor()
+    top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for own in (top, top / name, folder):
+        with contextlib.suppress(FileExistsError):
+            own.mkdir(mode=0o700)
+    if not all(map(_cannot_be_exchanged, top.parents)) or not all(map(_made_private, (top, top / name, folder))):
+        return None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return None
+    _keep_bounded(folder)
+    return folder
+
+
+def _cannot_be_exchanged(parent: Path) -> bool:
+    """Nobody but root and the owner can rename what is in it."""
+    found = parent.stat()
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in (0, os.geteuid()) and (not writable or bool(found.st_mode & stat.S_ISVTX))
+
+
+def _made_private(own: Path) -> bool:
+    """The owner's, 0700; what others could write to until now may hold anything, and is not used."""
+    found = own.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        return False
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    if found.st_mode & 0o077:
+        own.chmod(0o700)
+    return True
+
+
+@functools.cache
+def _keep_bounded(folder: Path) -> None:
+    """Once a process."""
+    files = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # somebody else removed it
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                files.append((max(found.st_atime, found.st_mtime), found.st_size, path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= LARGEST:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= size
+
+
+@functools.cache
 def processor() -> str:
     """A name for this kind of processor."""
     try:

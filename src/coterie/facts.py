@@ -3,9 +3,24 @@
 import dataclasses
 import functools
 import math
+import unicodedata
+from collections.abc import Iterable
 
 from coterie.errors import InputError
 from coterie.serialise import serialisable
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # control, zero-width and private characters, and lone surrogates
+
+
+def check_plain(what: str, texts: Iterable[str]) -> None:
+    """Refuse names that a terminal or a page would not show as they are, such as one that hides another."""
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise InputError(f"{what}: got {text!r}; texts that are not empty are needed")
+        if not text.isprintable():
+            for character in text:
+                if unicodedata.category(character) in _UNSEEN:
+                    raise InputError(f"{what}: got {text!r}; the character {character!r} in it cannot be seen")
 
 
 @serialisable
@@ -29,6 +44,12 @@ class Facts:
     def __post_init__(self) -> None:
         if len(self.parties) != len(self.sizes) or not self.parties:
             raise InputError(f"sizes: {len(self.sizes)} given for {len(self.parties)} parties; one per party is needed")
+        for what, texts in (
+            ("parties", self.parties),
+            ("labels", self.labels or ()),
+            ("data_derived", self.data_derived),
+        ):
+            check_plain(what, texts)
         if len(set(self.parties)) != len(self.parties):
             raise InputError(f"parties: names must differ, got {self.parties}")
         for name, size in zip(self.parties, self.sizes, strict=True):

@@ -18,6 +18,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
+from coterie.limits import check_size, check_text
 from coterie.network.selection import All, Poisson, Walk
 from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
@@ -343,10 +344,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
+        check_text("plan", text)
         try:
-            plan = decode(json.loads(text))
-        except json.JSONDecodeError as error:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise InputError(f"plan: not valid JSON ({error})") from None
+        check_size(content)
+        plan = decode(content)
         if not isinstance(plan, cls):
             raise InputError(f"plan: got a {type(plan).__name__}; a saved Plan is needed")
         return plan

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from coterie.data.checks import whole_number
@@ -72,9 +73,16 @@ class Privacy:
         """Somebody is trusted to add up what the parties send before anybody sees it."""
         return self.trust != "none"
 
-    @property
-    def terms(self) -> Terms:
-        return Terms(self.adjacency, self.unit, self.records_per_person, self.people_span_parties)
+    def terms(self, parties: Iterable[str], sizes: Iterable[int] | None = None) -> Terms:
+        """What a ledger adds up; `sizes` are left out where other rows of the same parties are looked at."""
+        return Terms.of(
+            self.adjacency,
+            self.unit,
+            parties,
+            sizes,
+            records_per_person=self.records_per_person,
+            people_span_parties=self.people_span_parties,
+        )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

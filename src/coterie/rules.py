@@ -294,6 +294,8 @@ def _edgewise(situation: Situation) -> Chosen:
     if "penalty" in situation.settled.settings:
         raise InputError("penalty: an edgewise algorithm takes edge_penalty, one number per edge")
     n_rounds, n_edges = _graph_rounds(situation), len(situation.topology.edges)
+    if n_edges == 0:
+        raise InputError("topology: got a graph without edges; an edgewise algorithm needs at least one")
     usual = (_coupling(situation, n_rounds) * situation.facts.n_parties / (4 * max(n_edges, 1)),) * n_edges
     edges = situation.settled.settings.get("edge_penalty", usual)
     made = EdgewiseADMM.with_edges(situation.topology, edges, dual_step=min(edges), noise_multiplier=1.0)

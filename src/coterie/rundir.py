@@ -1,12 +1,18 @@
-"""Directories that appear complete or not at all."""
+"""Directories that appear complete or not at all, under a name that is kept from the start."""
 
 import contextlib
+import fcntl
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coterie.errors import InputError
+
+
+class TakenError(InputError):
+    """Another process is about to write a directory of this name."""
 
 
 def check_free(directory: Path) -> None:
@@ -24,25 +30,132 @@ def check_free(directory: Path) -> None:
 
 def unused(directory: Path) -> Path:
     """The path itself, or the first of path-2, path-3, ... that does not exist."""
-    candidate, number = directory, 1
-    while candidate.exists():
+    return next(path for path in _numbered(directory) if not path.exists())
+
+
+def _numbered(directory: Path) -> Iterator[Path]:
+    yield directory
+    number = 2
+    while True:
+        yield directory.with_name(f"{directory.name}-{number}")
         number += 1
-        candidate = directory.with_name(f"{directory.name}-{number}")
-    return candidate
+
+
+class Reserved:
+    """A name that no other process takes, and a hidden sibling `partial` to fill before it appears under that name.
+
+    What a killed process left in such a sibling is removed by whoever reserves the name next, or where it may have been
+    `paid_for` brought to light under a name of its own, `recovered`.
+    """
+
+    def __init__(self, directory: Path, *, paid_for: bool = False) -> None:
+        check_free(directory)
+        self.directory = directory
+        whole = directory.resolve()
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        self.partial = whole.with_name(f".{whole.name}.partial")
+        self._lock_path = whole.with_name(f".{whole.name}.lock")
+        self._lock = _locked(self._lock_path)
+        if self._lock is None:
+            raise TakenError(f"out: {str(directory)!r} is being written by another run; choose another")
+        self.recovered: Path | None = None
+        if self.partial.exists() and paid_for:
+            self.recovered = self._brought_to_light()
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(mode=0o700)
+
+    def finish(self) -> Path:
+        """Let the directory appear; under another name if somebody else has taken its own in the meantime."""
+        self.partial.chmod(0o755)
+        for path in _numbered(self.directory):
+            try:
+                self.partial.rename(path.resolve())  # over an empty directory, or nothing
+            except OSError:
+                if not path.exists():
+                    raise
+                continue
+            self._release()
+            return path
+        raise AssertionError("unreachable")
+
+    def give_up(self) -> Path | None:
+        """Free the name. What was put into `partial` appears as a directory called -failed, which is returned."""
+        if self._lock is None:
+            return None
+        kept = self._brought_to_light() if self.partial.exists() else None
+        self._release()
+        return kept
+
+    def discard(self) -> None:
+        """Free the name, and forget what was put into `partial`."""
+        if self._lock is not None:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self._release()
+
+    def _brought_to_light(self) -> Path | None:
+        if not any(self.partial.iterdir()):
+            self.partial.rmdir()
+            return None
+        kept = unused(self.directory.with_name(f"{self.directory.name}-failed"))
+        self.partial.rename(kept.absolute())
+        return kept
+
+    def _release(self) -> None:
+        assert self._lock is not None
+        self._lock_path.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = None
+
+
+def _locked(path: Path) -> int | None:
+    """A lock that ends with this process, or None where another one holds it."""
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise InputError(f"out: {str(path)!r} cannot be made ({error.strerror})") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return None
+        # whoever held it may have removed the file in between
+        if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+            return file
+        os.close(file)
+
+
+def reserve_next(directory: Path, *, paid_for: bool = False) -> Reserved:
+    """The first of path, path-2, path-3, ... that is free and that no other process has reserved."""
+    for path in _numbered(directory):
+        if not path.exists():
+            with contextlib.suppress(TakenError):
+                return Reserved(path, paid_for=paid_for)
+    raise AssertionError("unreachable")
 
 
 @contextlib.contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
     """A temporary sibling to write into, renamed to `directory` when the block ends well and removed when not."""
-    check_free(directory)
-    directory.absolute().parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.absolute().parent))
+    place = Reserved(directory)
     try:
-        yield partial
-        partial.chmod(0o755)
-        if directory.exists():
-            directory.rmdir()
-        partial.rename(directory.absolute())
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        yield place.partial
+        place.finish()
+    finally:
+        place.discard()
+
+
+def saved_elsewhere(name: str, write: Callable[[Path], None]) -> Path | None:
+    """Write a directory wherever that is possible, for what cannot be made again; where it is, if anywhere."""
+    for folder in (tempfile.gettempdir(), Path.home(), "/dev/shm"):
+        try:
+            place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
+        except OSError:
+            continue
+        try:
+            write(place)
+        except OSError:
+            shutil.rmtree(place, ignore_errors=True)
+            continue
+        return place
+    return None

@@ -1,9 +1,12 @@
 """Frozen dataclasses to plain JSON and back, so that plans can be saved, compared and hashed."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
+import types
+import typing
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +27,8 @@ def serialisable(cls: type[T]) -> type[T]:
 
 
 def encode(value: Any) -> Any:
+    if value is None or type(value) in (str, bool, int):
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if _CLASSES.get(type(value).__name__) is not type(value):
             raise InputError(f"{type(value).__name__} cannot be saved: decorate it with coterie.serialise.serialisable")
@@ -37,7 +42,7 @@ def encode(value: Any) -> Any:
         return {"type": "float", "value": str(value)}  # JSON has no word for infinity
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)  # 1 and 1.0 are equal, so they must have one digest
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if isinstance(value, (str, bool, int, float)):
         return value
     raise InputError(f"a {type(value).__name__} cannot be part of a plan; plain numbers and words are needed")
 
@@ -54,13 +59,42 @@ def decode(value: Any) -> Any:
         unknown = sorted(set(value) - known - {"type"})
         if unknown:
             raise InputError(f"plan: {name} has no field {unknown[0]!r}; fields are {', '.join(sorted(known))}")
+        fields = {k: decode(v) for k, v in value.items() if k != "type"}
+        hints = _hints(cls)
+        for field, content in fields.items():
+            if not _fits(content, hints[field]):
+                raise InputError(f"plan: {name}.{field} got a {type(content).__name__} that it cannot hold")
         try:
-            return cls(**{k: decode(v) for k, v in value.items() if k != "type"})
+            return cls(**fields)
         except TypeError as error:
             raise InputError(f"plan: {name} cannot be read: {error}") from None
     if isinstance(value, list):
         return tuple(decode(v) for v in value)
     return value
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a file is of a field's type; kinds of types that are not listed here take anything."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        each = arguments[:1] * len(value) if arguments[-1:] == (Ellipsis,) else arguments
+        return len(each) == len(value) and all(map(_fits, value, each))
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint) if isinstance(hint, type) else True
 
 
 def canonical(value: Any) -> str:

@@ -3,8 +3,12 @@
 import dataclasses
 import functools
 import json
+import math
 import os
+import struct
+import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -21,6 +25,9 @@ from coterie.plan import Plan
 from coterie.privacy.accountants import Ledger
 from coterie.serialise import decode, encode
 
+_MEMBERS = ("header.npy", "releases.npy")
+LARGEST_HEADER = 4 * 10**8  # bytes, four to a letter: it holds the whole plan
+_MOST_COMPRESSED = 100
 RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
 
 
@@ -129,6 +136,8 @@ class Transcript:
         try:
             with open(temporary, "xb") as file:
                 np.savez_compressed(file, releases=self.releases, header=np.array(json.dumps(header)))
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -137,27 +146,59 @@ class Transcript:
 
     @classmethod
     def load(cls, path: str | Path) -> "Transcript":
+        """Read what `save` wrote and nothing else; sizes are checked before anything of that size is made."""
         try:
-            # opened here because NumPy leaves a broken archive open
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
-                header = json.loads(str(stored["header"]))
-                releases = stored["releases"]
-            plan = Plan.from_json(json.dumps(header["plan"]))
-            digest, reproducible = header["digest"], bool(header["reproducible"])
-            impairments = decode(header["impairments"])
+            with zipfile.ZipFile(path) as archive:
+                if sorted(archive.namelist()) != sorted(_MEMBERS):
+                    raise ValueError(f"it holds {', '.join(archive.namelist())[:200] or 'nothing'}")
+                header = json.loads(str(_member(archive, "header.npy", _is_header)))
+                if not isinstance(header, dict) or header.keys() != {"plan", "digest", "reproducible", "impairments"}:
+                    raise ValueError("its header has other keys")
+                plan = Plan.from_json(json.dumps(header["plan"]))
+                if plan.digest != header["digest"]:
+                    raise InputError(f"path: {str(path)!r} carries a plan that does not match its digest")
+                impairments, reproducible = decode(header["impairments"]), header["reproducible"]
+                if not isinstance(impairments, (Impairments, type(None))) or not isinstance(reproducible, bool):
+                    raise ValueError("its header holds values of other types")
+                width, d = plan.release_width, plan.problem.n_coefficients(plan.facts)
+
+                def fits(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+                    rounds_fit = len(shape) == 4 and shape[0] >= 1 and shape[1] <= plan.n_rounds
+                    return rounds_fit and shape[2:] == (width, d) and dtype == np.float64
+
+                releases = _member(archive, "releases.npy", fits)
         except InputError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
-            raise InputError(f"path: {str(path)!r} is no transcript ({type(error).__name__}: {error})") from None
-        if plan.digest != digest:
-            raise InputError(f"path: {str(path)!r} carries a plan that does not match its digest")
-        fits = releases.ndim == 4 and releases.shape[2:] == (
-            plan.release_width,
-            plan.problem.n_coefficients(plan.facts),
-        )
-        if not fits or releases.shape[1] > plan.n_rounds or not np.issubdtype(releases.dtype, np.floating):
-            raise InputError(f"path: {str(path)!r} has releases of shape {releases.shape}, which do not fit its plan")
+        except (
+            OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error, RecursionError,
+            NotImplementedError, RuntimeError, MemoryError, OverflowError, struct.error,
+        ) as error:  # fmt: skip
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"path: {str(path)!r} is no transcript ({type(error).__name__}: {reason})") from None
+        if not np.isfinite(releases).all():
+            raise InputError(f"path: {str(path)!r} holds releases that are no finite numbers, which no run releases")
         return cls(plan=plan, releases=releases, reproducible=reproducible, impairments=impairments)
+
+
+def _is_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    return shape == () and dtype.kind == "U" and dtype.itemsize <= LARGEST_HEADER
+
+
+def _member(archive: zipfile.ZipFile, name: str, fits: Callable[[tuple[int, ...], np.dtype[Any]], bool]) -> np.ndarray:
+    """One array, if its shape and type are wanted and the archive holds as much as they say."""
+    info = archive.getinfo(name)
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        if dtype.hasobject or not fits(shape, dtype):
+            raise ValueError(f"{name} of shape {shape} and type {dtype} does not fit its plan")
+        if info.file_size - file.tell() != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{name} is not as long as its shape {shape} says")
+        if info.file_size > 10**6 + _MOST_COMPRESSED * info.compress_size:
+            raise ValueError(f"{name} would take {info.file_size:,} bytes, more than noised values can be packed from")
+    with archive.open(info) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -163,12 +163,12 @@ TABLES = {
     "no feature column": ("smoker", "smokes", "did you mean 'smokes'"),
     "no label column": ("outcome", "out", "'outcome'"),
     "a column twice": ("smoker,", "age,", "two columns"),
-    "a word for a number": ("\n30,", "\nthirty,", "row 0 is 'thirty'"),
+    "a word for a number": ("\n30,", "\nthirty,", "row 0 is no finite number"),
     "an empty number": ("\n30,", "\n,", "row 0"),
     "NaN": ("\n30,", "\nnan,", "row 0"),
     "a number beyond float64": ("\n30,", "\n1e999,", "row 0"),
-    "an unknown category": ("never", "nevre", "nevre"),
-    "an unknown label": (",yes\n", ",maybe\n", "maybe"),
+    "an unknown category": ("never", "nevre", "row 0 is something else"),
+    "an unknown label": (",yes\n", ",maybe\n", "row 0 is something else"),
     "a row too many cells": ("30,never", "30,never,never", "line 2"),
     "a party of one record": ("30,never,north", "30,never,east", "'east'"),
     "a party without a name": ("30,never,north", "30,never,", "party"),
@@ -189,7 +189,11 @@ SCHEMAS = {
     "no categories": ('["never", "ever"]', "[]", "categories"),
     "one label": ('["no", "yes"]', '["no"]', "values"),
     "labels that are numbers": ('["no", "yes"]', "[0, 1]", "values"),
-    "a text as number column": ('categories = ["never", "ever"]', "minimum = 0\nmaximum = 1", "row 0 is 'never'"),
+    "a text as number column": (
+        'categories = ["never", "ever"]',
+        "minimum = 0\nmaximum = 1",
+        "row 0 is no finite number",
+    ),
     "no columns": (SCHEMA[SCHEMA.index("[[columns]]") :], "", "columns"),
 }
 
@@ -212,11 +216,11 @@ def parquet(**columns):
 PARQUETS = {
     "missing numbers": (lambda: parquet(age=[None, *range(11)]), "row 0"),
     "infinite numbers": (lambda: parquet(age=[np.inf, *range(11)]), "row 0"),
-    "texts for numbers": (lambda: parquet(age=["old"] * 12), "row 0 is 'old'"),
+    "texts for numbers": (lambda: parquet(age=["old"] * 12), "row 0 is no finite number"),
     "lists for numbers": (lambda: parquet(age=[[1.0]] * 12), "list"),
     "times for numbers": (lambda: parquet(age=pa.array([0] * 12, pa.timestamp("s"))), "timestamp"),
     "missing parties": (lambda: parquet(hospital=[None] * 2 + ["north"] * 10), "party"),
-    "numbers for labels": (lambda: parquet(outcome=[0.0, 1.0] * 6), "0.0"),
+    "numbers for labels": (lambda: parquet(outcome=[0.0, 1.0] * 6), "row 0 is something else"),
     "no party column": (lambda: parquet().drop_columns(["hospital"]), "'hospital'"),
     "no rows": (lambda: parquet().slice(0, 0), "0 rows"),
 }
@@ -309,3 +313,13 @@ def test_a_taken_directory(refused, tmp_path):
 
 def test_there_are_a_hundred():
     assert sum(map(len, (SPECS, TABLES, SCHEMAS, BYTES, PARQUETS))) >= 100
+
+
+def test_an_edgewise_algorithm_needs_edges(coterie, tmp_path):
+    (tmp_path / "spec.toml").write_text(
+        '[data]\ndataset = "heart"\n[parties]\ntopology = "unrestricted"\n[privacy]\nepsilon = 2.0\ndelta = 1e-5\n'
+        'adjacency = "replace-one"\n[algorithm]\nname = "edgewise-admm"\n'
+    )
+    code, out, told = coterie("run", tmp_path / "spec.toml", "--plan")
+    assert (code, out) == (2, "")
+    assert "without edges" in told

@@ -70,11 +70,14 @@ def test_write_keeps_an_existing_file_unless_asked(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"colour": ["blue", "green"]}, "column 'colour': row 1 is 'green', which is not one of ('red', 'blue')"),
-        ({"age": [1, "old"]}, "column 'age': row 1 is 'old'; a finite number"),
-        ({"age": [None, 1]}, "column 'age': row 0 is None; a finite number"),
-        ({"age": [1, float("nan")]}, "column 'age': row 1 is nan; a finite number"),
-        ({"age": [[1], [2]]}, "column 'age': row 0 is [1]; a finite number"),
+        (
+            {"colour": ["blue", "green"]},
+            "column 'colour': row 1 is something else (--show-values quotes it); one of ('red', 'blue')",
+        ),
+        ({"age": [1, "old"]}, "column 'age': row 1 is no finite number (--show-values quotes it); a finite number"),
+        ({"age": [None, 1]}, "column 'age': row 0 is missing; a finite number"),
+        ({"age": [1, float("nan")]}, "column 'age': row 1 is missing; a finite number"),
+        ({"age": [[1], [2]]}, "column 'age': row 0 is no finite number"),
         ({"age": 3}, "column 'age': got int; a list"),
         ({"colour": "red"}, "column 'colour': got str; a list"),
         ({"shift": [1.0]}, "column 'shift': got 1 values but column 'age' has 2"),
@@ -90,7 +93,8 @@ def test_missing_column_and_unknown_label_are_refused():
     with pytest.raises(InputError, match=re.escape("table: column 'age' is missing (did you mean 'aeg'?)")):
         SCHEMA.encode(table)
     with pytest.raises(
-        InputError, match=re.escape("column 'ill': row 1 is 'maybe', which is not one of ('no', 'yes')")
+        InputError,
+        match=re.escape("column 'ill': row 1 is something else (--show-values quotes it); one of ('no', 'yes')"),
     ):
         SCHEMA.encode_label(["no", "maybe"])
 

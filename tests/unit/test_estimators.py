@@ -301,7 +301,7 @@ def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
         ({"l2": 0.0}, "l2: got 0"),
         ({"classes": ["yes"]}, "at least two classes"),
         ({"classes": ["yes", "yes"]}, "different labels"),
-        ({"classes": ["yes", "maybe"]}, "which is not in labels"),
+        ({"classes": ["yes", "maybe"]}, "that is not in labels"),
         ({"class_weight": "balanced"}, "class_weight: got 'balanced'"),
         ({"class_weight": {"perhaps": 1.0}}, "'perhaps' is not one of the classes"),
         ({"ledger": {}}, "ledger: got a dict"),

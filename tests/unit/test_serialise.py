@@ -87,7 +87,7 @@ def test_a_taken_name_is_refused():
         ('{"type": ["L2"]}', r"^plan: unknown type \['L2'\]"),
         ('{"type": "L2", "l2": 1.0, "l3": 2.0}', r"^plan: L2 has no field 'l3'; fields are l2"),
         ('{"type": "L2"}', r"^plan: L2 cannot be read: .*l2"),
-        ('{"type": "L2", "l2": "big"}', r"^plan: L2 cannot be read"),
+        ('{"type": "L2", "l2": "big"}', r"^plan: L2\.l2 got a str"),
         ('{"type": "L2", "l2": -1.0}', r"^l2: got -1\.0"),
     ],
 )
@@ -99,3 +99,28 @@ def test_bad_text_is_refused_with_the_reason(text, message):
 def test_nan_never_reaches_a_plan():
     with pytest.raises((InputError, ValueError)):
         decode(json.loads(json.dumps(encode(Schedule(1.5))).replace("1.5", "NaN", 1)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("parties", [1, 2]),
+        ("parties", "ab"),
+        ("sizes", [True, 3]),
+        ("sizes", [2.5, 3]),
+        ("sizes", ["2", 3]),
+        ("n_features", True),
+        ("n_features", 3.5),
+        ("row_norm", True),
+        ("row_norm", "1"),
+        ("labels", "no"),
+        ("labels", [0, 1]),
+        ("data_derived", None),
+        ("weight_bound", None),
+    ],
+)
+def test_values_of_other_types_are_refused(field, value):
+    plain = encode(Facts(parties=("a", "b"), sizes=(2, 3), n_features=3, row_norm=1.0, labels=("no", "yes")))
+    assert decode(plain).sizes == (2, 3)
+    with pytest.raises(InputError, match=rf"Facts\.{field} got"):
+        decode({**plain, field: value})

@@ -211,7 +211,7 @@ def test_one_bad_cell_is_found_behind_the_first_chunk(tmp_path):
     cells[CHUNK_ROWS + 2] = "many"
     (tmp_path / "t.csv").write_text("a\n" + "\n".join(cells) + "\n")
     values = read_columns(tmp_path / "t.csv", ["a"], numbers=["a"])["a"]
-    with pytest.raises(InputError, match=f"row {CHUNK_ROWS + 2} is 'many'"):
+    with pytest.raises(InputError, match=f"row {CHUNK_ROWS + 2} is no finite number"):
         NumberColumn("a", 0, 1).encode(values)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import InputError
-from coterie.network.topology import GRAPHS, Topology, make_topology
+from coterie.network.topology import GRAPHS, AllPairs, Topology, make_topology
+from coterie.serialise import canonical, decode, digest, encode
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -106,3 +107,27 @@ def test_many_components_are_shortened():
 def test_no_parties_are_no_topology(n):
     with pytest.raises(InputError, match=rf"^n_parties: got {n};"):
         Topology(n, ())
+
+
+def test_a_complete_graph_needs_no_list_of_its_edges():
+    small, named = make_topology([(0, 1), (2, 0), (1, 2)], 3), make_topology("complete", 3)
+    assert small == named
+    assert digest(small) == digest(named)
+    assert decode(encode(named)) == named
+    assert list(named.edges) == [(0, 1), (0, 2), (1, 2)]
+    assert np.asarray(named.edges).tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert named.everybody_reachable
+    assert [ends.tolist() for ends in named.arcs] == [[1, 2, 0, 2, 0, 1], [0, 0, 1, 1, 2, 2]]
+    assert named.neighbours == [[1, 2], [0, 2], [0, 1]]
+    large = make_topology("complete", 10**5)
+    assert len(large.edges) == 10**5 * (10**5 - 1) // 2
+    assert large.degrees[0] == 10**5 - 1
+    assert len(canonical(large)) < 200
+    with pytest.raises(InputError, match="at most 10,000"):
+        _ = large.arcs
+
+
+@pytest.mark.parametrize("edges", [AllPairs(4), AllPairs(1)])
+def test_all_pairs_of_other_parties_are_refused(edges):
+    with pytest.raises(InputError, match="all pairs"):
+        Topology(3, edges)

@@ -1,6 +1,8 @@
 """Transcripts on disk: never overwritten, never half written, and refused with one sentence when they are damaged."""
 
 import json
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -136,6 +138,53 @@ def test_objects_are_never_unpickled(tmp_path):
     np.savez(path, header=np.array({"plan": 1}, dtype=object), releases=np.zeros(1))
     with pytest.raises(InputError, match=r"is no transcript"):
         Transcript.load(path)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"note": np.zeros(3)},
+        {"releases": np.zeros((1, 5, 3, 2), np.float32)},
+        {"releases": np.full((1, 5, 3, 2), np.nan)},
+        {"releases": np.full((1, 2, 3, 2), np.inf)},
+        {"releases": np.zeros((0, 5, 3, 2))},
+    ],
+    ids=["an extra array", "float32", "NaN", "infinite", "no repeat"],
+)
+def test_what_no_run_writes_is_refused(saved, arrays):
+    rewrite(saved, **arrays)
+    with pytest.raises(InputError, match=r"^path: "):
+        Transcript.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change", [{"note": 1}, {"reproducible": 0}, {"reproducible": "no"}, {"impairments": 3}, {"plan": None}], ids=str
+)
+def test_headers_with_other_keys_or_types_are_refused(saved, change):
+    rewrite(saved, header=lambda header: {**header, **change})
+    with pytest.raises(InputError):
+        Transcript.load(saved)
+
+
+def test_a_small_archive_is_not_unpacked_to_gigabytes(saved):
+    """600 MB of zeros pack into 0.6 MB; nothing of that size may be made."""
+    repeats = 25 * 10**5
+    with zipfile.ZipFile(saved) as archive:
+        header = archive.read("header.npy")
+    with zipfile.ZipFile(saved, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.npy", header)
+        with archive.open("releases.npy", "w", force_zip64=True) as file:
+            shape = {"descr": "<f8", "fortran_order": False, "shape": (repeats, 5, 3, 2)}
+            np.lib.format.write_array_header_1_0(file, shape)
+            for _ in range(6):
+                file.write(bytes(10**8))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="600,000,"):
+            Transcript.load(saved)
+        assert tracemalloc.get_traced_memory()[1] < 10**8
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_interruption_says_how_far_it_came(transcript):

@@ -2,6 +2,6 @@
 
 from coterie.certificate.certificate import Certificate, View, make_certificate
 from coterie.certificate.markdown import shown_loss
-from coterie.certificate.statements import Past
+from coterie.certificate.statements import Past, price
 
-__all__ = ["Certificate", "Past", "View", "make_certificate", "shown_loss"]
+__all__ = ["Certificate", "Past", "View", "make_certificate", "price", "shown_loss"]

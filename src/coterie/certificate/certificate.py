@@ -4,17 +4,21 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coterie.certificate.markdown import as_markdown
-from coterie.certificate.software import software
+from coterie.certificate.software import ALWAYS, EXTRAS, software
 from coterie.certificate.statements import EXECUTION, Declared, Past, statements, void_reasons
 from coterie.errors import AuditError, InputError
+from coterie.facts import check_plain
+from coterie.limits import check_text
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 
 FORMAT = "coterie-certificate-1"
+_VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,80}")
 SAME_NUMBER = 1e-9  # relative; other machines round the last digits differently
 
 
@@ -53,8 +57,10 @@ def make_certificate(
         )
     if engine not in EXECUTION:
         raise InputError(f"engine: got {engine!r}; one of {', '.join(EXECUTION)} is needed")
+    checked_past = _checked_past(past)
+    check_plain("tuning, audit, past", _texts([tuning, audit, [what for what, _, _ in checked_past]]))
     rounds_done = _checked_rounds(plan, rounds_done)
-    declared = Declared(delta, bool(reproducible), rounds_done, _checked_past(past), tuning, audit, engine)
+    declared = Declared(delta, bool(reproducible), rounds_done, checked_past, tuning, audit, engine)
     document = {
         "format": FORMAT,
         **statements(plan, declared),
@@ -127,6 +133,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
+        check_text("certificate", text)
         try:
             document = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # besides JSONDecodeError: integers of thousands of digits
@@ -151,7 +158,7 @@ class Certificate:
             )
         except InputError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
             raise InputError(f"certificate: it cannot be read ({type(error).__name__}: {error})") from None
         return tuple(self._unchecked())
 
@@ -188,8 +195,11 @@ class Certificate:
             notes.append(
                 f"made by other code (coterie {made['coterie']}); this is coterie {here['coterie']}, which agrees"
             )
-        others = [f"{name} {made[name]} (here {here[name]})" for name in here if made[name] != here[name]]
-        others = [text for text in others if not text.startswith(("coterie", "package_digest"))]
+        others = [
+            f"{name} {made.get(name, 'absent')} (here {here.get(name, 'absent')})"
+            for name in (*ALWAYS, *EXTRAS)
+            if made.get(name) != here.get(name) and name not in ("coterie", "package_digest")
+        ]
         if others:
             notes.append(f"made with {', '.join(others)}")
         return notes
@@ -213,6 +223,18 @@ def _read_number(value: Any) -> float:
     return float(value)
 
 
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, dict):
+        for key, content in value.items():
+            yield from _texts(key)
+            yield from _texts(content)
+    elif isinstance(value, (list, tuple)):
+        for content in value:
+            yield from _texts(content)
+
+
 def _checked_rounds(plan: Plan, rounds_done: Any) -> int | None:
     whole = isinstance(rounds_done, int) and not isinstance(rounds_done, bool)
     if rounds_done is not None and not (whole and 0 <= rounds_done <= plan.n_rounds):
@@ -232,10 +254,10 @@ def _checked_past(past: Any) -> Past:
 
 
 def _check_software(made: Any) -> None:
-    """Other versions are allowed, other fields are not."""
-    names = software().keys()
-    if not isinstance(made, dict) or made.keys() != names or not all(isinstance(made[name], str) for name in names):
-        raise InputError(f"certificate: software is {_short(made)}; versions of {', '.join(software())} are needed")
+    """Other versions are allowed, and so is an extra that only one side has; other fields are not."""
+    fits = isinstance(made, dict) and {*ALWAYS} <= made.keys() <= {*ALWAYS, *EXTRAS}
+    if not fits or not all(isinstance(version, str) and _VERSION.fullmatch(version) for version in made.values()):
+        raise InputError(f"certificate: software is {_short(made)}; versions of {', '.join(ALWAYS)} are needed")
 
 
 def _digest(content: dict[str, Any]) -> str:

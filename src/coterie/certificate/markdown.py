@@ -1,7 +1,9 @@
 """A certificate as a page for people."""
 
 import decimal
+import html
 import math
+import re
 from typing import Any
 
 MOST_PARTIES = 50  # rows of a table that somebody would still read
@@ -11,7 +13,7 @@ def as_markdown(document: dict[str, Any]) -> str:
     guarantee, total = document["guarantee"], document["total"]
     lines = ["# Privacy certificate", ""]
     for warning in document["verdict"]:
-        lines += [f"> **{warning}.**", ""]
+        lines += [f"> **{_plain(warning)}.**", ""]
     loss = f"**ε = {shown_loss(guarantee['epsilon'])} at δ = {shown_loss(guarantee['delta'])}**"
     lines += [
         f"{loss} for {guarantee['unit_of_privacy']}, against anybody who sees {document['views'][0]['sees']}.",
@@ -66,9 +68,9 @@ def as_markdown(document: dict[str, Any]) -> str:
             ("", ""),
             [
                 ("software", ", ".join(f"{name} {version}" for name, version in software.items())),
-                ("package", f"`{document['software']['package_digest']}`"),
-                ("plan", f"`{document['plan_digest']}`"),
-                ("certificate", f"`{document['digest']}`"),
+                ("package", document["software"]["package_digest"]),
+                ("plan", document["plan_digest"]),
+                ("certificate", document["digest"]),
             ],
         ),
         "",
@@ -96,8 +98,12 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    """Names come from files, so bars and line breaks in them must not break the table."""
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(_plain, cells)) + " |"
+
+
+def _plain(text: str) -> str:
+    """Names come from files: nothing in them may become a tag, a link, another cell or a promise in bold."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 
 def shown_loss(value: Any) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import coterie
 
-_NUMERICS = ("numpy", "scipy", "jax", "numba")
+_NUMERICS = ("numpy", "scipy", "jax")
+ALWAYS = ("coterie", "package_digest", "python", *_NUMERICS)
+EXTRAS = ("numba",)  # whose code may have computed releases
 
 
 @functools.cache
@@ -27,7 +29,7 @@ def package_digest() -> str:
 
 @functools.cache
 def software() -> dict[str, str]:
-    versions = {name: metadata.version(name) for name in _NUMERICS if find_spec(name) is not None}
+    versions = {name: metadata.version(name) for name in (*_NUMERICS, *EXTRAS) if find_spec(name) is not None}
     return {
         "coterie": coterie.__version__,
         "package_digest": package_digest(),

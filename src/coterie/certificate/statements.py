@@ -114,7 +114,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "rounds": _rounds(plan, declared.rounds_done),
         "tuning": declared.tuning or NO_TUNING,
         "past": [{"what": what, "epsilon": number(eps), "delta": delta} for what, eps, delta in declared.past],
-        "total": _total(epsilon, declared),
+        "total": _total(plan, epsilon, declared),
         "audit": declared.audit or "not audited",
         "not_covered": list(_not_covered(plan, declared.reproducible)),
         "cite": [CITATIONS[key].text for key in (SOFTWARE.key, plan.algorithm.citation) if key in CITATIONS],
@@ -123,6 +123,15 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
 
 def void_reasons(plan: Plan) -> tuple[str, ...]:
     return tuple(f"{name} was read off the data" for name in plan.facts.data_derived)
+
+
+def price(plan: Plan, delta: float, *, reproducible: bool) -> tuple[float, str]:
+    """What a run costs whoever keeps a ledger, and why where that is everything: no number bounds the loss of a run
+    whose noise can be taken off, or whose bounds were read off the data."""
+    reasons = ["seeded"] if reproducible else []
+    if plan.facts.data_derived:
+        reasons.append(f"void: {', '.join(plan.facts.data_derived)} read off the data")
+    return (math.inf if reasons else plan.epsilon(delta)), "; ".join(reasons)
 
 
 def _verdict(plan: Plan, declared: Declared, epsilon: float) -> Iterator[str]:
@@ -228,9 +237,10 @@ def _rounds(plan: Plan, rounds_done: int | None) -> dict[str, Any]:
     }
 
 
-def _total(epsilon: float, declared: Declared) -> dict[str, Any]:
+def _total(plan: Plan, epsilon: float, declared: Declared) -> dict[str, Any]:
+    unbounded = declared.reproducible or plan.facts.data_derived
     return {
-        "epsilon": number(epsilon + sum(eps for _, eps, _ in declared.past)),
+        "epsilon": number(math.inf if unbounded else epsilon + sum(eps for _, eps, _ in declared.past)),
         "delta": min(1.0, declared.delta + sum(delta for _, _, delta in declared.past)),
         "releases": 1 + len(declared.past),
         "how": "basic composition: the epsilons and the deltas of everything listed as past and of this run are added",

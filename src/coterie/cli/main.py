@@ -1,14 +1,18 @@
 """The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
 
 import json
+import logging
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 import coterie
 from coterie.cli import audit, certificate, cite, datasets, errata, reproduce, run, schema
+
+_LOGGER = logging.getLogger("coterie")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,8 +40,31 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Say on standard error what happens when, and where an error arose.")
+    ] = False,
+    log_file: Annotated[Path | None, typer.Option(help="Add the same to the end of a file. For yourself.")] = None,
 ) -> None:
-    pass
+    _log_to(verbose, log_file)
+
+
+def _log_to(verbose: bool, file: Path | None) -> None:
+    from coterie.errors import InputError
+
+    for handler in list(_LOGGER.handlers):
+        _LOGGER.removeHandler(handler)
+        handler.close()
+    handlers: list[logging.Handler] = [logging.StreamHandler()] if verbose else []
+    if file is not None:
+        try:
+            handlers.append(logging.FileHandler(file, encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"--log-file: cannot write {str(file)!r} ({error.strerror})") from None
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.DEBUG if handlers else logging.WARNING)
+    _LOGGER.propagate = False
 
 
 @app.command(epilog="Examples: coterie demo; coterie demo --json; coterie demo --seed 1 --out results")
@@ -139,10 +166,28 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(f"coterie: {error}", err=True)
-        sys.exit(2)
+        _end(str(error), 2)
     except CoterieError as error:
-        typer.echo(f"coterie: {error}", err=True)
-        sys.exit(1)
+        _end(str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        # nobody reads what is still to be said, and Python would complain about it when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _end("standard output was closed before everything was said", 1)
+    except MemoryError:
+        _end("there is not enough memory for this", 1)
+    except RecursionError:
+        _end("something in the input is nested too deeply", 2)
+    except OSError as error:
+        where = "" if error.filename is None else f"{str(error.filename)!r}: "
+        _end(f"{where}{error.strerror or error}", 1)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:500]
+        _end(f"{type(error).__name__}: {reason}; this is a defect (coterie --verbose ... says where)", 1)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    _LOGGER.debug("this error arose here:", exc_info=True)
+    typer.echo(f"coterie: {sentence}", err=True)
+    sys.exit(code)

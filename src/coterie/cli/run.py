@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coterie.certificate import Certificate
+    from coterie.cli.spec import Outcome, Prepared, Spec
+    from coterie.engines.checkpoint import Checkpoint
     from coterie.plan import Plan
+    from coterie.rundir import Reserved
+    from coterie.stopping import Stop
 
+_STOPPING = "coterie: stopping after the rounds that are under way; once more stops at once"
 EXAMPLES = "Examples: coterie run spec.toml; coterie run spec.toml --out results --json; coterie run spec.toml --plan"
 
 
@@ -29,55 +35,192 @@ def run(
         bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
     engine: Annotated[str | None, typer.Option(help="in-process or mpi, whatever the spec says.")] = None,
+    new_ledger: Annotated[
+        bool, typer.Option("--new-ledger", help="Make the ledger that the spec names; without this it must be there.")
+    ] = False,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Quote cells of the data where they cannot be read.")
+    ] = False,
     json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
 ) -> None:
     """Learn one model from what a spec names, and certify its privacy loss.
 
     The directory holds the spec, the plan, the transcript, the certificate, the model and a log; it appears complete or
     not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by
-    Ctrl-C (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run spec.toml --engine
-    mpi.
+    Ctrl-C or SIGTERM (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run spec.toml
+    --engine mpi.
     """
-    from coterie.rundir import check_free, unused
+    from coterie.stopping import stoppable
 
-    directory = unused(Path(f"{spec.stem}-run")) if out is None else out
-    if not plan_only:
-        check_free(directory)
+    with stoppable(signal.SIGINT, signal.SIGTERM) as stop:
+        stop.patience = 0  # until something is charged
+        try:
+            _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
+        except KeyboardInterrupt:
+            if stop.patience == 0:
+                typer.echo("coterie: stopped before anything was charged or released; nothing is kept", err=True)
+            raise typer.Exit(130) from None
+
+
+def _run(
+    stop: "Stop",
+    spec: Path,
+    out: Path | None,
+    plan_only: bool,
+    audit: bool,
+    engine: str | None,
+    new_ledger: bool,
+    show_values: bool,
+    json_line: bool,
+) -> None:
+    from coterie.rundir import check_free
+
+    if out is not None and not plan_only:
+        check_free(out)
 
     from coterie.cli.progress import shown_progress
-    from coterie.cli.spec import Outcome, execute, prepare, read_spec
+    from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
+    from coterie.data.checks import values_shown
 
     content = read_spec(spec, engine=engine)
+    settle: Callable[..., Any] = charge
     carry_out: Callable[..., Outcome | None] = execute
     together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    first = True
     if content.engine.name == "mpi":
-        from coterie.cli.spec.cluster import ended_together, execute_on_cluster, is_first
+        from coterie.cli.spec.cluster import charge_once, ended_together, execute_on_cluster, is_first
 
-        carry_out, together = execute_on_cluster, ended_together()
-        json_line = json_line or not is_first()  # nobody but the first process speaks
+        settle, carry_out, together, first = charge_once, execute_on_cluster, ended_together(), is_first()
+        json_line = json_line or not first  # nobody but the first process speaks
     with together:
-        prepared = prepare(content)
+        with values_shown(show_values):
+            prepared = prepare(content)
         if plan_only:
             _print_plan(prepared, json_line)
             return
-        found = _audited(prepared.plan, quiet=json_line) if audit else None
-        with shown_progress("training", quiet=json_line) as progress:
-            outcome = carry_out(prepared, progress=progress, audit=found)
-    if outcome is None:
-        return
-    outcome.write(directory)
-    if content.engine.checkpoint is not None:
-        from coterie.engines.checkpoint import Checkpoint
-
-        Checkpoint(content.engine.checkpoint, rank=0).remove()  # what was released is in the directory now
-    if json_line:
-        typer.echo(json.dumps({**outcome.summary(), "directory": str(directory)}))
-    else:
-        error = {} if outcome.test_error is None else {"test error": f"{outcome.test_error:.2%} (public records)"}
-        more = {**error, "rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
-        _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}))
-    if not outcome.transcript.complete:
+        with _reserved(out, spec) if first else contextlib.nullcontext() as place:
+            ledger = open_ledger(prepared, new=new_ledger) if first else None
+            found = _audited(prepared.plan, quiet=json_line) if audit else None
+            with stop.shielded():
+                if stop.asked:  # and swallowed by whatever it landed in
+                    raise KeyboardInterrupt
+                past = settle(prepared, ledger)
+            stop.patience, stop.answer = 1, "" if json_line else _STOPPING
+            if place is None:
+                carry_out(prepared, past)
+                return
+            with _kept_when_it_fails(place, prepared), shown_progress("training", quiet=json_line) as progress:
+                outcome = carry_out(prepared, past, progress=progress, audit=found)
+            assert outcome is not None
+            with stop.shielded():
+                checkpoint = _checkpoint(content)
+                if checkpoint is not None and not outcome.transcript.complete:
+                    typer.echo(
+                        f"coterie: {_what_stopped(outcome, checkpoint.directory)}; the same command goes on", err=True
+                    )
+                    raise typer.Exit(130)
+                directory = _write(outcome, place)
+                if checkpoint is not None:
+                    checkpoint.remove()  # what was released is in the directory now
+                _tell(outcome, directory, json_line)
+    if stop.asked or not outcome.transcript.complete:
+        typer.echo(f"coterie: {_what_stopped(outcome, directory)}", err=True)
         raise typer.Exit(130)
+
+
+def _checkpoint(content: "Spec") -> "Checkpoint | None":
+    if content.engine.checkpoint is None:
+        return None
+    from coterie.engines.checkpoint import Checkpoint
+
+    return Checkpoint(content.engine.checkpoint, rank=0)
+
+
+@contextlib.contextmanager
+def _reserved(out: Path | None, spec: Path) -> Iterator["Reserved"]:
+    """The name of the directory, kept from before anything is charged."""
+    from coterie.rundir import Reserved, reserve_next
+
+    place = reserve_next(Path(f"{spec.stem}-run"), paid_for=True) if out is None else Reserved(out, paid_for=True)
+    if place.recovered is not None:
+        typer.echo(f"coterie: an earlier run was killed; what it left is in {place.recovered}", err=True)
+    try:
+        yield place
+    finally:
+        place.discard()
+
+
+@contextlib.contextmanager
+def _kept_when_it_fails(place: "Reserved", prepared: "Prepared") -> Iterator[None]:
+    """A run that ends after its charge leaves its spec and a log, however it ends."""
+    from coterie.cli.spec.execution import write_text
+    from coterie.errors import CoterieError
+
+    def keep() -> None:
+        with contextlib.suppress(OSError):
+            write_text(place.partial / "spec.toml", prepared.spec.text)
+            write_text(place.partial / "run.log", prepared.log.text)
+
+    keep()
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        prepared.log.add(f"failed: {_sentence(error)}")
+        keep()
+        kept = place.give_up()
+        where = "no log could be written" if kept is None else f"its log is in {kept}"
+        spent = "the loss of the whole plan counts as spent"
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo(f"coterie: stopped; nothing could be kept of it, {spent}; {where}", err=True)
+            raise
+        raise CoterieError(f"{_sentence(error)}; {spent}; {where}") from error
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+def _write(outcome: "Outcome", place: "Reserved") -> Path:
+    """Where the run is now: in its directory, or, if that cannot be written, wherever there is room."""
+    from coterie.errors import CoterieError
+    from coterie.rundir import saved_elsewhere
+
+    outcome.log.add(f"written to {place.directory.name}")
+    try:
+        outcome.fill(place.partial)
+        return place.finish()
+    except OSError as error:
+        place.discard()
+        kept = saved_elsewhere(place.directory.name, outcome.fill)
+        if kept is None:
+            raise CoterieError(
+                f"out: {str(place.directory)!r} cannot be written ({error.strerror}), nor anything else; the run is "
+                "lost, and its whole loss counts as spent"
+            ) from None
+        raise CoterieError(
+            f"out: {str(place.directory)!r} cannot be written ({error.strerror}); the run is complete in {kept}"
+        ) from None
+
+
+def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
+    if json_line:
+        told = {**outcome.summary(), "seconds": round(outcome.seconds, 2), "directory": str(directory)}
+        typer.echo(json.dumps(told))
+        return
+    error = {} if outcome.test_error is None else {"test error": f"{outcome.test_error:.2%} (public records)"}
+    more = {**error, "rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
+    _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}))
+
+
+def _what_stopped(outcome: "Outcome", directory: Path) -> str:
+    transcript = outcome.transcript
+    done = f"after {transcript.n_rounds} of {transcript.plan.n_rounds} rounds"
+    when = "asked to stop when it was done" if transcript.complete else f"stopped {done}"
+    ledger = outcome.spec.ledger
+    spent = "the loss of the whole plan counts as spent" if ledger is None else f"{ledger.name} was charged in full"
+    return f"{when}; everything that was released is kept in {directory}; {spent}"
 
 
 def _audited(plan: "Plan", *, quiet: bool) -> dict[str, Any]:

@@ -47,12 +47,15 @@ def make(
 def check(
     schema: Annotated[Path, typer.Argument(help="A schema in TOML.", show_default=False)],
     file: Annotated[Path, typer.Argument(help="A CSV or Parquet file.", show_default=False)],
+    show_values: Annotated[bool, typer.Option("--show-values", help="Quote the cell that does not fit.")] = False,
     json_line: Annotated[bool, _JSON] = False,
 ) -> None:
     """Check that a file fits a schema; the first thing that does not fit is named, with exit code 2."""
     from coterie.cli.spec.schemas import check_file
+    from coterie.data.checks import values_shown
 
-    told = check_file(schema, file)
+    with values_shown(show_values):
+        told = check_file(schema, file)
     if json_line:
         typer.echo(json.dumps(told))
         return

@@ -1,9 +1,11 @@
 """Refusals shared by the data room: one sentence that names the argument, the value and what is allowed."""
 
+import contextlib
+import contextvars
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,28 @@ from coterie.errors import InputError
 
 FROM_DATA = "from-data"
 NUMERIC_KINDS = "biuf"  # bool, integers, floats
+
+
+_SHOW_VALUES = contextvars.ContextVar("show_values", default=False)
+
+
+@contextlib.contextmanager
+def values_shown(wanted: bool = True) -> Iterator[None]:
+    """Refusals say where a value stands; inside this block, also what it is."""
+    before = _SHOW_VALUES.set(wanted)
+    try:
+        yield
+    finally:
+        _SHOW_VALUES.reset(before)
+
+
+def quoted(value: Any) -> str:
+    """A cell of somebody's record in a sentence that may be logged or sent on: only where it was asked for."""
+    return f" ({value!r})" if _SHOW_VALUES.get() else " (--show-values quotes it)"
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str:

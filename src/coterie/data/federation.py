@@ -104,7 +104,9 @@ class Federation:
             checks.same_length("sample_weight", weight, n_records)
             if (weight < 0).any():
                 row = int(np.argmax(weight < 0))
-                raise InputError(f"sample_weight: row {row} is {weight[row]}; weights must not be negative")
+                raise InputError(
+                    f"sample_weight: row {row} is negative{checks.quoted(weight[row])}; weights must not be"
+                )
         weight_bound = _bound("weight_bound", weight_bound, lambda: weight, derived)
         weight = np.minimum(weight, weight_bound)
 
@@ -223,7 +225,9 @@ def _label_positions(
         positions = [position[value] for value in array.tolist()]
     except KeyError:
         row, value = next((row, value) for row, value in enumerate(array.tolist()) if value not in position)
-        raise InputError(f"y: row {row} has label {value!r}, which is not in labels={tuple(values)}") from None
+        raise InputError(
+            f"y: row {row} has a label{checks.quoted(value)} that is not in labels={tuple(values)}"
+        ) from None
     return np.array(positions, dtype=np.float64), tuple(str(value) for value in values)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.checks import nearest
+from coterie.data.checks import is_missing, nearest, quoted
 from coterie.errors import InputError
 
 
@@ -53,7 +53,8 @@ def _numbers(name: str, values: Any) -> np.ndarray:
         numbers = np.array([_number_or_nan(value) for value in rows])
     if not np.isfinite(numbers).all():
         row = int(np.argmin(np.isfinite(numbers)))
-        raise InputError(f"column {name!r}: row {row} is {rows[row]!r}; a finite number is needed")
+        what = "missing" if is_missing(rows[row]) else f"no finite number{quoted(rows[row])}"
+        raise InputError(f"column {name!r}: row {row} is {what}; a finite number is needed")
     return numbers
 
 
@@ -71,7 +72,8 @@ def _positions(name: str, values: Any, allowed: tuple[str, ...]) -> np.ndarray:
     positions = [position.get(value if isinstance(value, str) else str(value), -1) for value in rows]
     if -1 in positions:
         row = positions.index(-1)
-        raise InputError(f"column {name!r}: row {row} is {rows[row]!r}, which is not one of {allowed}")
+        what = "missing" if is_missing(rows[row]) else f"something else{quoted(rows[row])}"
+        raise InputError(f"column {name!r}: row {row} is {what}; one of {allowed} is needed")
     return np.array(positions, dtype=np.int64)
 
 

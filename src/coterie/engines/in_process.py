@@ -19,6 +19,7 @@ from coterie.network.impairments import Impairments
 from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.stopping import stoppable
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
@@ -144,9 +145,12 @@ class _Run:
     def go(self, progress: Progress | None) -> list[list[Transcript]]:
         blocks = list(itertools.pairwise([0, *self.ends]))
         try:
-            with ThreadPoolExecutor(1) as drawing:  # the next rounds' noise, while the device works
+            # the next rounds' noise is drawn while the device works
+            with stoppable() as stop, ThreadPoolExecutor(1) as drawing:
                 coming = drawing.submit(self._inputs, *blocks[0])
                 for place, (start, end) in enumerate(blocks):
+                    if stop.asked:
+                        raise KeyboardInterrupt
                     if progress is not None:
                         progress(start, self.n_rounds)
                     inputs = coming.result()
@@ -155,6 +159,8 @@ class _Run:
                     active = self._active(start)
                     for group, released in zip(active, self.advance(active, start, end - start, inputs), strict=True):
                         group.keep(np.asarray(released)[:, : end - start], start)
+                if stop.asked:
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
             raise Interrupted(self.groups[0].transcripts()[0]) from None
         if progress is not None:

@@ -35,7 +35,8 @@ from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.release import Contribution, unit_noise
-from coterie.transcript import Transcript
+from coterie.stopping import Stop, stoppable
+from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.paths`, that a rank can take
@@ -183,12 +184,19 @@ class _Rank:
         self.plain_step = jax.jit(_OwnSteps(dataclasses.replace(program, together_from=None), n_parties).all)
 
     def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
+        """Whoever is asked to stop, all of them do, after the same round."""
+        with stoppable() as stop:
+            return self._go(saved, every, progress, stop)
+
+    def _go(self, saved: Checkpoint | None, every: int, progress: Progress | None, stop: Stop) -> Transcript | None:
         n_rounds = self.plan.n_rounds
         self.public, private = self.algorithm.init(self.topology, self.d)
         self.private = jax.tree.map(lambda a: a[self.rows], private)
         done = self._again(saved) if saved is not None else []
         unsaved = len(done)
         for t in range(len(done), n_rounds):
+            if self.comm.allreduce(int(stop.asked)):
+                break
             if progress is not None and self.comm.rank == 0:
                 progress(t, n_rounds)
             done.append(self._round(t))
@@ -198,9 +206,14 @@ class _Rank:
                 unsaved = t + 1
                 if self.comm.rank == 0:
                     saved.all_saved(unsaved)
+        width = 1 if self.plan.algorithm.channel.aggregates else len(self.own)
+        releases = np.stack(done) if done else np.zeros((0, width, self.d))
+        transcript = _gathered(self.plan, self.comm, releases, reproducible=self.source.reproducible)
+        if transcript is not None and not transcript.complete:
+            raise Interrupted(transcript)
         if progress is not None and self.comm.rank == 0:
             progress(n_rounds, n_rounds)
-        return _gathered(self.plan, self.comm, np.stack(done), reproducible=self.source.reproducible)
+        return transcript
 
     def _again(self, saved: Checkpoint) -> list[np.ndarray]:
         """What was released before, and the public state that follows from it."""

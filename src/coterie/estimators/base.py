@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from coterie import rules
-from coterie.certificate import make_certificate
+from coterie.certificate import make_certificate, price
 from coterie.data.checks import positive_number
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
@@ -141,7 +141,7 @@ class PrivateLinearModel(BaseEstimator):
         )
         problem = self._problem(federation.facts)
         if privacy.exact:
-            self._charge(privacy, federation, epsilon=math.inf)
+            self._charge(privacy, federation, epsilon=math.inf, reason="exact")
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
             self.certificate_ = self.transcript_ = None
@@ -152,9 +152,8 @@ class PrivateLinearModel(BaseEstimator):
         )
         plan = rules.make_plan(problem, federation.facts, privacy, settled)
         noise = self._noise()
-        # whoever knows the seed can take the noise off, so a seeded fit spends everything
-        spent = math.inf if noise.reproducible else plan.epsilon(privacy.delta)
-        past = self._charge(privacy, federation, epsilon=spent)
+        spent, reason = price(plan, privacy.delta, reproducible=noise.reproducible)
+        past = self._charge(privacy, federation, epsilon=spent, reason=reason)
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
         self._keep(transcript.models[0])
@@ -215,12 +214,13 @@ class PrivateLinearModel(BaseEstimator):
         problem = Problem(loss=self._loss(), penalty=L2(0.0), class_weight=self._class_weight(), **weighting)
         return dataclasses.replace(problem, penalty=self._penalty(facts, problem.weight_of_one_record))
 
-    def _charge(self, privacy: Privacy, federation: Federation, *, epsilon: float) -> Any:
+    def _charge(self, privacy: Privacy, federation: Federation, *, epsilon: float, reason: str) -> Any:
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
         if privacy.ledger is None:
             return ()
-        what = f"{type(self).__name__} at {federation.n_parties} parties"
-        return privacy.ledger.charge(what, epsilon, privacy.delta, terms=privacy.terms)
+        what = f"{type(self).__name__} at {federation.n_parties} parties" + (f" ({reason})" if reason else "")
+        terms = privacy.terms(federation.facts.parties, federation.facts.sizes)
+        return privacy.ledger.charge(what, epsilon, privacy.delta, terms=terms)
 
     def _noise(self) -> NoiseSource:
         if self.random_state is None:

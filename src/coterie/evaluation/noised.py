@@ -102,23 +102,27 @@ def evaluate(
     check_epsilon(epsilon)
     check_delta(delta)
     check_adjacency(adjacency)
-    terms = _terms(adjacency, unit, records_per_person, people_span_parties)
+    _check_unit(unit, records_per_person, people_span_parties)
     if people_span_parties and parties is None:
         raise InputError("parties: got None with people_span_parties; the noise depends on how many parties there are")
-    party_of, sizes = _parties(parties, len(np.asarray(y)))
+    names_of_parties, party_of, sizes = _parties(parties, len(np.asarray(y)))
+    # sizes are of these rows, which other releases of the same parties need not have been of
+    terms = Terms.of(
+        adjacency,
+        unit,
+        names_of_parties,
+        records_per_person=records_per_person,
+        people_span_parties=bool(people_span_parties),
+    )
     shares = len(sizes) if trust == "secure-sum" else 1
     grants = calibrated(cells, epsilon, delta, adjacency, records_moved(terms, sizes, trust), shares)
     spent = _loss(grants, delta)
     source = SystemEntropy() if noise is None else noise
     past: tuple[tuple[str, float, float], ...] = ()
+    # whoever knows the seed can take the noise off
+    charged = math.inf if source.reproducible else spent
     if ledger is not None:
-        # whoever knows the seed can take the noise off
-        past = ledger.charge(
-            f"evaluation: {', '.join(names)}",
-            math.inf if source.reproducible else spent,
-            delta,
-            terms=terms,
-        )
+        past = ledger.charge(f"evaluation: {', '.join(names)}", charged, delta, terms=terms)
     found = {}
     for t, (table, grant) in enumerate(grants.items()):
         by_party = cells[table].tables(party_of, len(sizes))
@@ -133,7 +137,7 @@ def evaluate(
         spent,
         delta,
         adjacency,
-        spent + sum(eps for _, eps, _ in past),
+        charged + sum(eps for _, eps, _ in past),
         delta + sum(d for _, _, d in past),
         public=False,
         reproducible=source.reproducible,
@@ -188,23 +192,23 @@ class PrivateScorer:
         return request
 
 
-def _terms(adjacency: str, unit: str, records_per_person: int, people_span_parties: bool) -> Terms:
+def _check_unit(unit: str, records_per_person: int, people_span_parties: bool) -> None:
     if unit not in ("record", "party"):
         raise InputError(f"unit: got {unit!r}; record or party is needed")
     whole_number("records_per_person", records_per_person, at_least=1)
     if unit == "party" and (records_per_person > 1 or people_span_parties):
         raise InputError("unit: got 'party' with people; a party is protected whole, whoever is in it")
-    return Terms(adjacency, unit, records_per_person, bool(people_span_parties))
 
 
-def _parties(parties: Any, n_records: int) -> tuple[np.ndarray, list[int]]:
-    """The party of each record, and how many records each has."""
+def _parties(parties: Any, n_records: int) -> tuple[list[str], np.ndarray, list[int]]:
+    """Names of the parties, the party of each record, and how many records each has; one party called "all" where none
+    are given, as in a Federation."""
     if parties is None:
-        return np.zeros(n_records, int), [n_records]
+        return ["all"], np.zeros(n_records, int), [n_records]
     array = plain_array("parties", parties, ndim=1)
     same_length("parties", array, n_records)
-    _, party_of, sizes = np.unique([str(name) for name in array.tolist()], return_inverse=True, return_counts=True)
-    return party_of, sizes.tolist()
+    names, party_of, sizes = np.unique([str(name) for name in array.tolist()], return_inverse=True, return_counts=True)
+    return names.tolist(), party_of, sizes.tolist()
 
 
 def records_moved(terms: Terms, sizes: Sequence[int], trust: str) -> float:

@@ -3,9 +3,10 @@
 import dataclasses
 import difflib
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import networkx as nx
@@ -14,27 +15,53 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.serialise import serialisable
 
+MOST_IN_TOUCH = 10**4  # parties of a complete graph whose messages are written out, in a gigabyte
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True)
+class AllPairs:
+    """The edges of a complete graph, in order, without a list of them: thousands of parties have millions."""
+
+    n_parties: int
+
+    def __len__(self) -> int:
+        return self.n_parties * (self.n_parties - 1) // 2
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return itertools.combinations(range(self.n_parties), 2)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.column_stack(np.triu_indices(self.n_parties, 1)).astype(dtype or np.int64, copy=False)
+
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Parties 0..n_parties-1 and their edges (i < j, sorted, each once).
+    """Parties 0..n_parties-1 and their edges (i < j, sorted, each once; where everybody has all others, `AllPairs`).
 
     `unrestricted` stands for no graph at all: anybody can be reached from anywhere, through a server or directly.
     """
 
     n_parties: int
-    edges: tuple[tuple[int, int], ...]
+    edges: tuple[tuple[int, int], ...] | AllPairs
     unrestricted: bool = False
 
     def __post_init__(self) -> None:
         if self.n_parties < 1:
             raise InputError(f"n_parties: got {self.n_parties}; at least 1 is needed")
+        if isinstance(self.edges, AllPairs):
+            if self.edges.n_parties != self.n_parties or self.n_parties < 2 or self.unrestricted:
+                raise InputError(f"edges: got all pairs of {self.edges.n_parties} parties for {self.n_parties}")
+            return
         edges = sorted({(min(i, j), max(i, j)) for i, j in self.edges})
-        object.__setattr__(self, "edges", tuple(edges))
         for i, j in edges:
             if i == j or not (i >= 0 and j < self.n_parties):
                 raise InputError(f"edges: got ({i}, {j}); two different parties of 0..{self.n_parties - 1} are needed")
+        if edges and len(edges) == len(AllPairs(self.n_parties)):
+            object.__setattr__(self, "edges", AllPairs(self.n_parties))
+            return
+        object.__setattr__(self, "edges", tuple(edges))
         if self.unrestricted:
             if edges:
                 raise InputError(f"edges: got {len(edges)}; an unrestricted topology has none")
@@ -54,12 +81,14 @@ class Topology:
 
     @functools.cached_property
     def degrees(self) -> np.ndarray:
+        if isinstance(self.edges, AllPairs):
+            return np.full(self.n_parties, self.n_parties - 1)
         return np.bincount(np.asarray(self.edges, dtype=int).ravel(), minlength=self.n_parties)
 
     @property
     def everybody_reachable(self) -> bool:
         """Every party can hand something to every other."""
-        return self.unrestricted or len(self.edges) == self.n_parties * (self.n_parties - 1) // 2
+        return self.unrestricted or self.n_parties == 1 or isinstance(self.edges, AllPairs)
 
     @functools.cached_property
     def neighbours(self) -> list[list[int]]:
@@ -68,6 +97,15 @@ class Topology:
     @functools.cached_property
     def arcs(self) -> tuple[np.ndarray, np.ndarray]:
         """Every edge in both directions: party `to[e]` hears party `source[e]`; sorted by `to`."""
+        if isinstance(self.edges, AllPairs):
+            if self.n_parties > MOST_IN_TOUCH:
+                raise InputError(
+                    f"topology: got a complete graph of {self.n_parties:,} parties, who would send "
+                    f"{2 * len(self.edges):,} messages a round; at most {MOST_IN_TOUCH:,} parties can do that"
+                )
+            everybody = np.arange(self.n_parties, dtype=np.int32)
+            others = np.broadcast_to(everybody, (self.n_parties, self.n_parties))[~np.eye(self.n_parties, dtype=bool)]
+            return others, np.repeat(everybody, self.n_parties - 1)
         edges = np.asarray(self.edges, dtype=np.int32).reshape(-1, 2)
         to, source = np.concatenate([edges, edges[:, ::-1]]).T
         order = np.lexsort((source, to))
@@ -104,7 +142,7 @@ def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
             near = difflib.get_close_matches(graph, (*GRAPHS, UNRESTRICTED), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"topology: unknown name {graph!r}{hint} (names: {', '.join((*GRAPHS, UNRESTRICTED))})")
-        topology = _from_networkx(GRAPHS[graph](n_parties, seed) if n_parties > 1 else nx.empty_graph(1))
+        topology = _named(graph, n_parties, seed)
     elif isinstance(graph, nx.Graph):
         topology = _from_networkx(graph)
     elif isinstance(graph, Iterable):
@@ -114,6 +152,14 @@ def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
     if topology.n_parties != n_parties:
         raise InputError(f"topology: the graph has {topology.n_parties} nodes for {n_parties} parties")
     return topology
+
+
+def _named(name: str, n_parties: int, seed: int) -> Topology:
+    if n_parties == 1:
+        return Topology(1, ())
+    if name == "complete":
+        return Topology(n_parties, AllPairs(n_parties))
+    return _from_networkx(GRAPHS[name](n_parties, seed))
 
 
 def _from_networkx(graph: nx.Graph) -> Topology:

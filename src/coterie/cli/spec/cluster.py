@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from coterie.caches import processor
+from coterie.certificate import Past
 from coterie.certificate.software import software
 from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
 from coterie.cli.spec.preparation import Prepared
@@ -13,6 +14,7 @@ from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
 from coterie.privacy.noise import Seeded
+from coterie.spending import Spending
 from coterie.transcript import Transcript
 
 
@@ -33,28 +35,36 @@ def ended_together() -> Iterator[None]:
         comm.Abort(2 if isinstance(error, InputError) else 1)
 
 
-def execute_on_cluster(
-    prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None
-) -> Outcome | None:
-    """The outcome at the first process, None at the others."""
+def charge_once(prepared: Prepared, ledger: Spending | None) -> Past:
+    """As `charge`, at the first process, and not again for a run that goes on from its checkpoint."""
     comm, engine, plan = mpi.world(), prepared.spec.engine, prepared.plan
     mpi.check(plan, comm.size, engine.checkpoint)
-    noise, ledger = None if engine.seed is None else Seeded(engine.seed), prepared.spec.ledger
-    identity = {
-        **software(),
-        "processor": processor(),
-        "delta": prepared.spec.privacy.delta,
-        "ledger": None if ledger is None else str(ledger.absolute()),
-    }
+    if comm.rank != 0:
+        return ()
+    if engine.checkpoint is None:
+        return charge(prepared, ledger)
+    saved = Checkpoint(engine.checkpoint, rank=0)
+    common = mpi.whole_identity(plan, comm.size, _noise(prepared), _identity(prepared))
+    if not saved.exists:
+        saved.begin(common, charge(prepared, ledger))
+    saved.check(common)  # another run's checkpoint is refused here
+    return saved.past
+
+
+def execute_on_cluster(
+    prepared: Prepared, past: Past, *, progress: Progress | None = None, audit: dict[str, Any] | None = None
+) -> Outcome | None:
+    """The outcome at the first process, None at the others."""
+    comm, engine = mpi.world(), prepared.spec.engine
 
     def carry_out() -> Transcript | None:
         return mpi.run(
-            plan,
+            prepared.plan,
             lambda party: prepared.records.federation.shards[party],
-            noise=noise,
+            noise=_noise(prepared),
             checkpoint=engine.checkpoint,
             every=engine.checkpoint_every,
-            identity=identity,
+            identity=_identity(prepared),
             comm=comm,
             progress=progress,
         )
@@ -62,13 +72,20 @@ def execute_on_cluster(
     if comm.rank != 0:
         carry_out()
         return None
-    past = charge(prepared) if engine.checkpoint is None else ()
-    if engine.checkpoint is not None:
-        saved = Checkpoint(engine.checkpoint, rank=0)
-        common = mpi.whole_identity(plan, comm.size, noise, identity)
-        if not saved.exists:
-            saved.begin(common, charge(prepared))
-        saved.check(common)  # another run's checkpoint is refused here
-        past = saved.past  # a run that goes on after a crash has been charged already
     first: Callable[[], Any] = carry_out
     return outcome_of(prepared, first, past, audit)
+
+
+def _noise(prepared: Prepared) -> Seeded | None:
+    seed = prepared.spec.engine.seed
+    return None if seed is None else Seeded(seed)
+
+
+def _identity(prepared: Prepared) -> dict[str, Any]:
+    ledger = prepared.spec.ledger
+    return {
+        **software(),
+        "processor": processor(),
+        "delta": prepared.spec.privacy.delta,
+        "ledger": None if ledger is None else str(ledger.resolve()),
+    }

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from coterie.certificate import Certificate, Past
+from coterie.certificate import Certificate, Past, price
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
 from coterie.engines.in_process import run
+from coterie.errors import InputError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.rundir import new_directory
 from coterie.spending import Spending
+from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
@@ -47,58 +50,80 @@ class Outcome:
 
     @functools.cached_property
     def test_error(self) -> float | None:
-        """On records that are declared public; None where there are none."""
-        if self.records.test is None or not self.transcript.complete:
-            return None
-        X, y = self.records.test
-        model = self.transcript.models[0]
-        return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+        return test_error_of(self.transcript, self.records)
 
     def summary(self) -> dict[str, Any]:
-        known = {} if self.test_error is None else {"test_error": self.test_error}
-        return {**known, **summary_of(self.transcript, self.certificate), "seconds": round(self.seconds, 2)}
+        return summary_of(self.transcript, self.certificate, self.test_error)
 
     def write(self, directory: Path) -> Path:
-        """Spec, plan, transcript, certificate, model, summary, log and their sums; all of it or nothing."""
-        self.log.add(f"written to {directory.name}")
+        """A new directory with all that came out; all of it or nothing."""
         with new_directory(directory) as partial:
-            complete = self.transcript.complete
-            files = {
-                "spec.toml": self.spec.text,
-                "plan.json": self.transcript.plan.to_json(),
-                "certificate.json": self.certificate.to_json(),
-                "certificate.md": self.certificate.to_markdown(),
-                "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
-                "run.log": "\n".join(self.log.lines) + "\n",
-            }
-            if complete:
-                model = model_of(self.transcript, self.records.schema, self.records.feature_names)
-                files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
-            assert {*files, transcript_name(complete), SUMS} == files_of(complete)
-            for name, text in files.items():
-                (partial / name).write_text(text, encoding="utf-8")
-            self.transcript.save(partial / transcript_name(complete))
-            (partial / SUMS).write_text(sums(partial), encoding="utf-8")
+            self.fill(partial)
         return directory
 
+    def fill(self, folder: Path) -> None:
+        """Spec, plan, transcript, certificate, model, summary, log and their sums."""
+        complete = self.transcript.complete
+        # first what cannot be made again
+        (folder / transcript_name(complete)).unlink(missing_ok=True)
+        self.transcript.save(folder / transcript_name(complete))
+        files = {
+            "spec.toml": self.spec.text,
+            "plan.json": self.transcript.plan.to_json(),
+            "certificate.json": self.certificate.to_json(),
+            "certificate.md": self.certificate.to_markdown(),
+            "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
+            "run.log": self.log.text,
+        }
+        if complete:
+            model = model_of(self.transcript, self.records.schema, self.records.feature_names)
+            files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
+        assert {*files, transcript_name(complete), SUMS} == files_of(complete)
+        for name, text in files.items():
+            write_text(folder / name, text)
+        write_text(folder / SUMS, sums(folder))
 
-def execute(prepared: Prepared, *, progress: Progress | None = None, audit: dict[str, Any] | None = None) -> Outcome:
-    """Run the plan. Ctrl-C ends it with what was released so far, charged in full. `audit`: what was found before."""
-    past = charge(prepared)
+
+def write_text(path: Path, text: str) -> None:
+    """A full disk is noticed here, not after a rename."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def test_error_of(transcript: Transcript, records: Records) -> float | None:
+    """On records that are declared public; None where there are none."""
+    if records.test is None or not transcript.complete:
+        return None
+    X, y = records.test
+    model = transcript.models[0]
+    return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+
+
+def execute(
+    prepared: Prepared,
+    past: Past | None = None,
+    *,
+    progress: Progress | None = None,
+    audit: dict[str, Any] | None = None,
+) -> Outcome:
+    """Run the plan. Ctrl-C ends it with what was released so far, charged in full.
+
+    past: what `charge` returned, where that was called before. audit: what was found before.
+    """
+    past = charge(prepared, open_ledger(prepared, new=False)) if past is None else past
     seed = prepared.spec.engine.seed
     noise: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
 
     def carry_out() -> Transcript:
-        try:
-            return run(
-                prepared.plan,
-                prepared.records.federation,
-                noise=noise,
-                progress=progress,
-                explain=lambda choice: prepared.log.add(f"path: {choice}"),
-            )
-        except Interrupted as stopped:
-            return stopped.transcript
+        return run(
+            prepared.plan,
+            prepared.records.federation,
+            noise=noise,
+            progress=progress,
+            explain=lambda choice: prepared.log.add(f"path: {choice}"),
+        )
 
     return outcome_of(prepared, carry_out, past, audit)
 
@@ -109,37 +134,54 @@ def outcome_of(
     """What a run, however it is carried out, comes to."""
     log, started = prepared.log, time.perf_counter()
     log.add("run started")
-    transcript = carry_out()
-    log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
-    return Outcome(
-        spec=prepared.spec,
-        records=prepared.records,
-        transcript=transcript,
-        certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
-        seconds=time.perf_counter() - started,
-        log=log,
-    )
+    try:
+        transcript = carry_out()
+    except Interrupted as stopped:
+        transcript = stopped.transcript
+    with stoppable() as stop, stop.shielded():
+        log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
+        return Outcome(
+            spec=prepared.spec,
+            records=prepared.records,
+            transcript=transcript,
+            certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
+            seconds=time.perf_counter() - started,
+            log=log,
+        )
 
 
-def charge(prepared: Prepared) -> Past:
-    """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
-    privacy, plan = prepared.spec.privacy, prepared.plan
+def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
+    """The ledger of the spec, if it names one; only where `new` is asked for is it made."""
     if prepared.spec.ledger is None:
+        if new:
+            raise InputError("--new-ledger: the spec names no ledger; prepared.spec.ledger = 'path' is needed")
+        return None
+    if new:
+        return Spending.create(prepared.spec.ledger, limit=prepared.spec.ledger_limit)
+    return Spending(path=prepared.spec.ledger, limit=prepared.spec.ledger_limit)
+
+
+def charge(prepared: Prepared, ledger: Spending | None) -> Past:
+    """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
+    spec, plan = prepared.spec, prepared.plan
+    if ledger is None:
         return ()
-    # whoever knows the seed can take the noise off
-    epsilon = plan.epsilon(privacy.delta) if prepared.spec.engine.seed is None else math.inf
-    ledger = Spending(path=prepared.spec.ledger)
-    past = ledger.charge(f"run of plan {plan.digest[:12]}", epsilon, privacy.delta, terms=privacy.terms)
-    prepared.log.add(f"charged to the ledger {prepared.spec.ledger.name}")
+    epsilon, reason = price(plan, spec.privacy.delta, reproducible=spec.engine.seed is not None)
+    terms = spec.privacy.terms(plan.facts.parties, plan.facts.sizes)
+    what = f"run of plan {plan.digest[:12]}" + (f" ({reason})" if reason else "")
+    past = ledger.charge(what, epsilon, spec.privacy.delta, terms=terms)
+    assert ledger.path is not None
+    prepared.log.add(f"charged to the ledger {ledger.path.name}")
     return past
 
 
 # --- what it leaves behind --------------------------------------------------------------------------------------------
 
 
-def summary_of(transcript: Transcript, certificate: Certificate) -> dict[str, Any]:
+def summary_of(transcript: Transcript, certificate: Certificate, test_error: float | None) -> dict[str, Any]:
     plan = transcript.plan
     return {
+        **({} if test_error is None else {"test_error": test_error}),
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
         "delta": certificate.delta,
         "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",

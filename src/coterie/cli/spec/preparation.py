@@ -4,7 +4,7 @@ What the spec leaves open is settled by `coterie.rules`.
 """
 
 import dataclasses
-import datetime
+import logging
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -30,6 +30,7 @@ from coterie.schedules import Schedule
 
 DEFAULT_PARTIES = 5  # of a data set that has no parties of its own
 SELECTIONS = {"all": All, "cyclic": Cyclic, "shuffled": Shuffled, "sample": Sample, "poisson": Poisson, "walk": Walk}
+_LOGGER = logging.getLogger("coterie")
 _SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
 
 
@@ -44,13 +45,19 @@ class Records:
 
 
 class Log:
-    """What happened when: public facts only, for a run directory is made to be shown."""
+    """What happened: public facts only, for a run directory is made to be shown. How long it took depends on the
+    records, so times go to Python's logging alone, which `--verbose` shows."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def add(self, sentence: str) -> None:
-        self.lines.append(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {sentence}")
+        self.lines.append(sentence)
+        _LOGGER.info(sentence)
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,14 +90,19 @@ def prepare(spec: Spec) -> Prepared:
     records = load_records(spec)
     facts = records.federation.facts
     log.add(f"read {sum(facts.sizes)} records of {facts.n_parties} parties, {facts.n_features} features")
+    plan = make_plan(spec, facts)
+    log.add(f"plan {plan.digest}: {plan.n_rounds} rounds")
+    return Prepared(spec, records, plan, log)
+
+
+def make_plan(spec: Spec, facts: Facts) -> Plan:
+    """The plan that a spec asks for, given the public facts of its data."""
     try:
         # numbers that leave float64 end as infinite or unknown losses, which plans refuse or state
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            plan = _make_plan(spec, facts)
+            return _make_plan(spec, facts)
     except (OverflowError, ZeroDivisionError) as error:
         raise InputError(f"spec: its numbers leave the range of floating point ({error})") from None
-    log.add(f"plan {plan.digest}: {plan.n_rounds} rounds")
-    return Prepared(spec, records, plan, log)
 
 
 def _make_plan(spec: Spec, facts: Facts) -> Plan:

@@ -91,7 +91,7 @@ class EngineSection:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec:
     """`text` is the file as it was written; `data_derived` names what the schema says it read off the data; `ledger` is
-    the file in which everything spent on these data adds up."""
+    the file in which everything spent on these data adds up, and `ledger_limit` what it may not exceed."""
 
     text: str = dataclasses.field(repr=False)
     data: DataSection
@@ -101,6 +101,7 @@ class Spec:
     problem: ProblemSection
     privacy: Privacy
     ledger: Path | None
+    ledger_limit: tuple[float, float] | None
     algorithm: AlgorithmSection
     engine: EngineSection
 
@@ -112,7 +113,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     content = tables_of(text, path)
     data = data_section(content["data"], path.parent)
     schema, data_derived = _schema(content.get("schema"), data, path.parent)
-    privacy, ledger = privacy_section(content["privacy"], path.parent)
+    privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
     return Spec(
         text=text,
         data=data,
@@ -122,6 +123,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
         problem=problem_section(content.get("problem", {})),
         privacy=privacy,
         ledger=ledger,
+        ledger_limit=limit,
         algorithm=algorithm_section(content.get("algorithm", {})),
         engine=engine_section(content.get("engine", {}), path.parent, engine),
     )
@@ -223,7 +225,7 @@ def schema_from(content: Any) -> tuple[Schema, tuple[str, ...]]:
     return Schema.from_dict({key: value for key, value in content.items() if key != "data_derived"}), derived
 
 
-def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
+def parties_section(content: Any) -> PartiesSection:
     def topology(where: str, value: Any) -> Any:
         if isinstance(value, list):
             for place, edge in enumerate(value):
@@ -239,7 +241,11 @@ def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesS
         "topology": Key(topology),
         "topology_seed": Key(keys.whole(0, 2**31), 0),
     }
-    section = PartiesSection(**keys.read_table("parties", content, table))
+    return PartiesSection(**keys.read_table("parties", content, table))
+
+
+def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
+    section = parties_section(content)
     if section.column is not None and (data.file is None or section.count is not None):
         raise InputError(f"parties.column: got {section.column!r}; it goes with data.file, and not with parties.count")
     if data.files is not None and section.count is not None:
@@ -268,8 +274,8 @@ def problem_section(content: Any) -> ProblemSection:
     return ProblemSection(**keys.read_table("problem", content, table))
 
 
-def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None]:
-    """What is promised, and the file of the ledger, which is opened when something is charged to it."""
+def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None, tuple[float, float] | None]:
+    """What is promised, and file and limit of the ledger, which is opened when something is charged to it."""
     table = {
         "epsilon": Key(keys.positive),
         "delta": Key(keys.fraction, REQUIRED),
@@ -281,10 +287,19 @@ def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None]:
         "observer": Key(keys.text),
         "tuning": Key(keys.text),
         "ledger": Key(lambda where, value: folder / keys.path(where, value)),
+        "ledger_limit": Key(_limit),
     }
     values = keys.read_table("privacy", content, table)
-    ledger = values.pop("ledger")
-    return Privacy(**values), ledger
+    ledger, limit = values.pop("ledger"), values.pop("ledger_limit")
+    if limit is not None and ledger is None:
+        raise InputError("privacy.ledger_limit: got one without privacy.ledger, the file that it is the limit of")
+    return Privacy(**values), ledger, limit
+
+
+def _limit(where: str, value: Any) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f"{where}: got {keys.short(value)}; a pair [epsilon, delta] is needed")
+    return keys.positive(f"{where}[0]", value[0]), keys.fraction(f"{where}[1]", value[1])
 
 
 def algorithm_section(content: dict[str, Any]) -> AlgorithmSection:

@@ -4,33 +4,42 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, unique_keys
 from coterie.certificate.software import package_digest
 from coterie.certificate.statements import NO_TUNING
-from coterie.cli.spec.execution import SUMS, files_of, model_of, summary_of, transcript_name
-from coterie.cli.spec.preparation import make_problem
+from coterie.cli.spec.execution import SUMS, files_of, model_of, summary_of, test_error_of, transcript_name
+from coterie.cli.spec.preparation import Records, load_records, make_plan
 from coterie.cli.spec.reading import (
-    AlgorithmSection,
     DataSection,
+    Spec,
     algorithm_section,
     data_section,
     engine_section,
+    parties_section,
     privacy_section,
     problem_section,
     schema_from,
     tables_of,
 )
-from coterie.data import Schema, load
+from coterie.data import Label, Schema
 from coterie.errors import InputError
 from coterie.facts import Facts
-from coterie.promise import TRUST, Privacy
+from coterie.promise import Privacy
 from coterie.transcript import Transcript
 
-# a spec cannot tell how long a run took, and only its own data sets have public test records
-_NOT_IMPLIED = ("seconds", "test_error")
+_OF_THE_DATA = ("labels", "parties", "sizes", "n_features", "label_bound", "data_derived")
+
+
+class Source(NamedTuple):
+    """What a spec tells about its data: all of it of a data set of the package, perhaps the schema of others."""
+
+    records: Records | None
+    schema: Schema | None
+
+
 _NEAR_ZERO = 1e-12  # of coefficients: other machines round sums of opposite numbers differently
 
 
@@ -46,7 +55,8 @@ def verify_path(path: Path) -> tuple[Certificate, list[str], list[str]]:
         agreeing, unsure = _check_run(directory, certificate)
         checked += [*agreeing, "file sums"]
         notes += unsure
-        notes.append("seconds, test error and log are what the run told: nothing here implies them")
+        notes.append("the log is what the run told: nothing here implies it")
+        notes.append("whether the releases carry the noise of the plan cannot be seen in them")
     return certificate, checked, notes
 
 
@@ -94,17 +104,22 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         raise InputError(
             f"certificate: the transcript has {transcript.n_rounds} rounds, {document['rounds']['done']} are certified"
         )
+    source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
     stated = _json(directory / "summary.json")
-    compare("summary.json: ", summary_of(transcript, certificate), _without(stated, _NOT_IMPLIED))
-    _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
+    test_error = None if source.records is None else test_error_of(transcript, source.records)
+    compare("summary.json: ", summary_of(transcript, certificate, test_error), stated)
     agreeing = ["plan.json", "transcript", "summary.json", "spec.toml"]
+    if source.records is None:
+        notes.append("sizes, and names of parties that a column gives, are the data's: no data are here")
     if _check_page(_text(directory / "certificate.md"), certificate):
         agreeing.append("certificate.md")
     else:
         notes.append("certificate.md was worded by other code: its first lines agree, the rest was not compared")
     if complete:
-        _check_model(_json(directory / "model.json"), transcript)
+        _check_model(_json(directory / "model.json"), transcript, source)
         agreeing.append("model")
+        if source.schema is None:
+            notes.append("ranges and categories in model.json are those of a schema file that is not here")
     return agreeing, notes
 
 
@@ -128,20 +143,26 @@ def _json(path: Path) -> Any:
         raise InputError(f"certificate: {path.name} cannot be used ({error})") from None
 
 
-def _without(content: Any, names: tuple[str, ...]) -> Any:
-    return {k: v for k, v in content.items() if k not in names} if isinstance(content, dict) else content
-
-
-def _check_model(stated: Any, transcript: Transcript) -> None:
-    """Everything in it follows from the transcript, but for the schema, which must fit the coefficients."""
+def _check_model(stated: Any, transcript: Transcript, source: Source) -> None:
+    """Everything in it follows from the transcript and the schema; of a schema that is not known, at least its labels
+    and features must be those of the plan."""
+    facts = transcript.plan.facts
     try:
-        schema, names = Schema.from_dict(stated["schema"]), list(stated["coefficients"])
+        schema, coefficients = Schema.from_dict(stated["schema"]), stated["coefficients"]
     except (KeyError, TypeError, AttributeError):
         raise InputError("certificate: model.json is no model of a run") from None
-    constant = [*schema.feature_names, "constant"]
-    if isinstance(stated["coefficients"], dict) and tuple(names) not in (tuple(schema.feature_names), tuple(constant)):
+    if not isinstance(coefficients, (dict, list)):
+        raise InputError(f"certificate: model.json has coefficients of type {type(coefficients).__name__}")
+    names = list(schema.feature_names)
+    if source.records is not None:
+        names = list(source.records.feature_names)
+    if source.schema is not None:
+        compare("model.json: schema.", json.loads(json.dumps(source.schema.to_dict())), stated["schema"])
+    else:
+        _check_schema(schema, facts)
+    if isinstance(coefficients, dict) and list(coefficients) != names:
         raise InputError("certificate: the coefficients of model.json are not those of the features of its schema")
-    if isinstance(stated["coefficients"], dict) and len(names) != transcript.plan.facts.n_features:
+    if isinstance(coefficients, dict) and len(names) != facts.n_features:
         raise InputError(f"certificate: model.json has {len(names)} coefficients, the plan other features")
     implied = json.loads(json.dumps(model_of(transcript, schema, names)))
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
@@ -150,26 +171,39 @@ def _check_model(stated: Any, transcript: Transcript) -> None:
 # --- does it certify what the spec asks for? --------------------------------------------------------------------------
 
 
-def _check_spec(text: str, path: Path, certificate: Certificate) -> None:
-    """Refuse the first thing that the spec asks for and the certificate does not say.
-
-    The spec's data are elsewhere, and its schema may be.
-    """
+def _check_spec(text: str, path: Path, certificate: Certificate) -> Source:
+    """Refuse the first thing that the spec asks for and the certificate does not say."""
     plan, content = certificate.plan, tables_of(text, path)
-    privacy, _ = privacy_section(content["privacy"], path.parent)
-    algorithm = algorithm_section(content.get("algorithm", {}))
-    engine = engine_section(content.get("engine", {}), path.parent)
-    data = data_section(content["data"], path.parent)
-    for name in ("adjacency", "unit", "records_per_person", "people_span_parties"):
-        _agree(f"privacy.{name}", getattr(privacy, name), getattr(plan, name))
+    privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
+    schema, derived = _schema(content.get("schema", {}))
+    spec = Spec(
+        text=text,
+        data=data_section(content["data"], path.parent),
+        schema=schema,
+        data_derived=derived,
+        parties=parties_section(content.get("parties", {})),
+        problem=problem_section(content.get("problem", {})),
+        privacy=privacy,
+        ledger=ledger,
+        ledger_limit=limit,
+        algorithm=algorithm_section(content.get("algorithm", {})),
+        engine=engine_section(content.get("engine", {}), path.parent),
+    )
     _agree("privacy.delta", privacy.delta, certificate.delta)
     _agree("privacy.tuning", privacy.tuning or NO_TUNING, certificate.document["tuning"])
+    if ledger is None and certificate.document["past"]:
+        raise InputError("certificate: it lists earlier releases, but spec.toml names no ledger that could know them")
     _check_loss(privacy, certificate)
-    _agree("engine.seed", engine.seed is not None, certificate.not_private)
-    _check_algorithm(algorithm, privacy, certificate)
-    _agree("problem", make_problem(problem_section(content.get("problem", {})), plan.facts), plan.problem)
-    _check_bounds(data, plan.facts)
-    _check_source(data, content.get("schema", {}), plan.facts)
+    _agree("engine.seed", spec.engine.seed is not None, certificate.not_private)
+    _check_bounds(spec.data, plan.facts)
+    source = _check_source(spec, plan.facts)
+    _check_plan(spec, certificate)
+    return source
+
+
+def _schema(content: dict[str, Any]) -> tuple[Schema | None, tuple[str, ...]]:
+    """None where the spec has none, or names a file."""
+    return (None, ()) if not content or "file" in content else schema_from(content)
 
 
 def _check_loss(privacy: Privacy, certificate: Certificate) -> None:
@@ -178,16 +212,6 @@ def _check_loss(privacy: Privacy, certificate: Certificate) -> None:
     reached = certificate.epsilon if privacy.observer is None else views.get(privacy.observer, math.inf)
     if reached > wanted * (1 + 1e-9):
         raise InputError(f"certificate: spec.toml asks for epsilon = {wanted}, certified is {reached}")
-
-
-def _check_algorithm(algorithm: AlgorithmSection, privacy: Privacy, certificate: Certificate) -> None:
-    plan = certificate.plan
-    channel = plan.algorithm.channel.name
-    _agree("privacy.trust", privacy.trust, channel if channel in TRUST else "none")
-    if algorithm.name is not None:
-        _agree("algorithm.name", algorithm.name, certificate.document["mechanism"]["algorithm"])
-    if algorithm.rounds is not None:
-        _agree("algorithm.rounds", algorithm.rounds, plan.n_rounds)
 
 
 def _check_bounds(data: DataSection, facts: Facts) -> None:
@@ -200,24 +224,51 @@ def _check_bounds(data: DataSection, facts: Facts) -> None:
             raise InputError(f"certificate: spec.toml reads {name} off the data, which the certificate does not say")
 
 
-def _check_source(data: DataSection, schema: dict[str, Any], facts: Facts) -> None:
-    """A data set of the package, or a schema in the spec, says what it read off the data, and its labels."""
-    derived: tuple[str, ...] = ()
-    if data.dataset is not None:
-        options: dict[str, Any] = {}
-        if data.dataset == "adult":
-            options = {"preprocessing": data.preprocessing, "constant_column": data.constant_column}
-        known = load(data.dataset, **options)
-        derived = known.data_derived
-        _agree("the data set's labels", tuple(map(str, known.labels)), facts.labels)
-        _agree("the number of features of the data set", known.X.shape[1], facts.n_features)
-    elif "file" not in schema:
-        derived = schema_from(schema)[1]
-    for name in derived:
+def _check_source(spec: Spec, facts: Facts) -> Source:
+    """All public facts follow from a data set of the package; of files, only names, labels and what was derived."""
+    if spec.data.dataset is not None:
+        records = load_records(spec)
+        for name in _OF_THE_DATA:
+            known = getattr(records.federation.facts, name)
+            _agree(f"data.dataset: {name}", known, getattr(facts, name))
+        return Source(records, records.schema)
+    for name in spec.data_derived:
         if name not in facts.data_derived:
             raise InputError(f"certificate: {name} was read off the data by spec.toml, which the certificate omits")
+    if spec.data.files is not None:
+        _agree("data.files: parties", tuple(sorted(spec.data.files)), facts.parties)
+    if spec.parties.count is not None:
+        _agree("parties.count", tuple(map(str, range(spec.parties.count))), facts.parties)
+    if spec.schema is not None:
+        _check_schema(spec.schema, facts)
+    return Source(None, spec.schema)
+
+
+def _check_schema(schema: Schema, facts: Facts) -> None:
+    """What a schema says of labels and features is what the plan was made for."""
+    if isinstance(schema.label, Label):
+        _agree("schema.label", schema.label.values, facts.labels)
+    else:
+        _agree("schema.label", (None, schema.label.bound), (facts.labels, facts.label_bound))
+    _agree("schema.columns: features", len(schema.feature_names), facts.n_features)
+
+
+def _check_plan(spec: Spec, certificate: Certificate) -> None:
+    """Make the plan again, from the spec and the public facts."""
+    try:
+        remade = make_plan(spec, certificate.plan.facts)
+        if remade.digest != certificate.plan.digest:  # other machines may round the last digits of a noise differently
+            compare("plan: ", json.loads(remade.to_json()), json.loads(certificate.plan.to_json()))
+    except InputError as error:
+        reason = str(error).removeprefix("certificate: ").replace("its plan", "spec.toml")
+        raise InputError(f"certificate: spec.toml makes another plan than is certified ({reason})") from None
 
 
 def _agree(key: str, asked: Any, certified: Any) -> None:
     if asked != certified:
-        raise InputError(f"certificate: {key} of spec.toml asks for {asked!r}, certified is {certified!r}")
+        raise InputError(f"certificate: {key} of spec.toml asks for {_short(asked)}, certified is {_short(certified)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,85 @@
+"""Ctrl-C and SIGTERM as a flag that is looked at where stopping is safe.
+
+An exception out of a signal handler may land anywhere: in a garbage collector's callback it is swallowed, in the middle
+of a write it costs what is being written.
+"""
+
+import contextlib
+import gc
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
+
+_active: "Stop | None" = None
+
+
+class Stop:
+    """`asked` says that somebody wants to stop. Signals beyond `patience` raise KeyboardInterrupt where they land."""
+
+    def __init__(self) -> None:
+        self.patience: float = 1
+        self.answer = ""  # to the first signal that has to wait, on standard error
+        self._signals = 0
+
+    @property
+    def asked(self) -> bool:
+        return self._signals > 0
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > self.patience:
+            if not _in_collector(frame):
+                raise KeyboardInterrupt
+            # what is raised there is printed and forgotten, so it is raised a moment later
+            threading.Timer(0.01, self._again, (number,)).start()
+        if self._signals == 1 and self.answer:
+            os.write(2, f"{self.answer}\n".encode())
+
+    def _again(self, number: int) -> None:
+        if _active is self:
+            os.kill(os.getpid(), number)
+
+    @contextlib.contextmanager
+    def shielded(self) -> Iterator[None]:
+        """No signal breaks off what is done here."""
+        before, self.patience = self.patience, math.inf
+        try:
+            yield
+        finally:
+            self.patience = before
+
+
+def _in_collector(frame: FrameType | None) -> bool:
+    """Whether a signal landed in a callback of the garbage collector."""
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    while frame is not None:
+        if frame.f_code in callbacks:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def stoppable(*signals: int) -> Iterator[Stop]:
+    """The flag of whoever is outermost, set by `signals` (Ctrl-C if none are given). Signals that somebody else handles
+    or ignores are left alone, and so are all of them outside the main thread."""
+    global _active
+    if _active is not None or threading.current_thread() is not threading.main_thread():
+        yield _active or Stop()
+        return
+    stop = _active = Stop()
+    before = {number: signal.getsignal(number) for number in signals or (signal.SIGINT,)}
+    ours = {number: handler for number, handler in before.items() if handler in _DEFAULTS}
+    try:
+        for number in ours:
+            signal.signal(number, stop.handle)
+        yield stop
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        _active = None

@@ -1,0 +1,308 @@
+"""Results that were paid for are never lost: signals, failures, full disks, two runs in one folder."""
+
+import errno
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.spec import execution, preparation
+from coterie.errors import LocalSolveError
+from coterie.rundir import Reserved
+from coterie.spending import Spending
+from coterie.stopping import stoppable
+
+SPEC = """\
+[data]
+dataset = "heart"
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+adjacency = "replace-one"
+ledger = "spent.json"
+[algorithm]
+rounds = 40
+"""
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Spending.create(tmp_path / "spent.json")
+    (tmp_path / "spec.toml").write_text(SPEC)
+    return tmp_path / "spec.toml"
+
+
+def charged(spec):
+    return len(Spending(path=spec.parent / "spent.json").charges)
+
+
+def left(folder):
+    return {path.name for path in folder.iterdir()} - {"spec.toml", "spent.json", "spent.json.lock", "spent.json.head"}
+
+
+@pytest.fixture
+def during_the_run(monkeypatch):
+    """Do something before a given round of the next run."""
+    run = execution.run
+
+    def use(at, act):
+        def progress(done, total):
+            if done >= at:
+                act()
+
+        monkeypatch.setattr(execution, "run", lambda *args, **options: run(*args, **{**options, "progress": progress}))
+
+    return use
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_what_was_released(coterie, spec, during_the_run, number):
+    during_the_run(20, lambda: signal.raise_signal(number))
+    code, out, told = coterie("run", spec, "--json")
+    assert code == 130
+    assert json.loads(out)["rounds"] == 22  # the block that was under way ends: two rounds
+    assert "stopped after 22 of 40 rounds; everything that was released is kept in spec-run" in told
+    assert "spent.json was charged in full" in told
+    assert charged(spec) == 1
+    assert left(spec.parent) == {"spec-run"}
+    assert coterie("certificate", "verify", spec.parent / "spec-run")[0] == 0
+
+
+def test_a_signal_in_a_collectors_callback_is_not_swallowed(coterie, spec, during_the_run):
+    def in_callback(phase, _):
+        if phase == "start":
+            gc.callbacks.remove(in_callback)
+            signal.raise_signal(signal.SIGINT)
+
+    def collect():
+        if not landed:
+            landed.append(True)
+            gc.callbacks.append(in_callback)
+            gc.collect()
+
+    landed = []
+    during_the_run(10, collect)
+    code, out, _ = coterie("run", spec, "--json")
+    assert code == 130
+    assert json.loads(out)["rounds"] == 12
+
+
+def test_a_signal_while_the_result_is_written_costs_nothing(coterie, spec, monkeypatch):
+    written = execution.write_text
+
+    def interrupted(path, text):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        written(path, text)
+
+    # what is written before the run begins is not meant
+    fill = execution.Outcome.fill
+
+    def patched(self, folder):
+        monkeypatch.setattr(execution, "write_text", interrupted)
+        fill(self, folder)
+
+    monkeypatch.setattr(execution.Outcome, "fill", patched)
+    code, out, told = coterie("run", spec, "--json")
+    assert code == 130
+    assert json.loads(out)["rounds"] == 40
+    assert "asked to stop when it was done" in told
+    assert coterie("certificate", "verify", spec.parent / "spec-run")[0] == 0
+
+
+def test_a_second_signal_stops_at_once(coterie, spec, during_the_run):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    during_the_run(20, twice)
+    code, out, _ = coterie("run", spec, "--json")
+    assert code == 130
+    assert json.loads(out)["rounds"] == 20
+
+
+def test_a_signal_before_the_charge_costs_and_leaves_nothing(coterie, spec, monkeypatch):
+    prepare = preparation.load_records
+
+    def interrupted(content):
+        signal.raise_signal(signal.SIGINT)
+        return prepare(content)
+
+    monkeypatch.setattr(preparation, "load_records", interrupted)
+    code, out, told = coterie("run", spec, "--json")
+    assert (code, out) == (130, "")
+    assert "before anything was charged" in told
+    assert charged(spec) == 0
+    assert left(spec.parent) == set()
+
+
+@pytest.mark.parametrize("error", [LocalSolveError("a party could not"), MemoryError(), RuntimeError("XLA: no")])
+def test_a_run_that_fails_after_its_charge_leaves_a_log(coterie, spec, during_the_run, error):
+    def fail():
+        raise error
+
+    during_the_run(20, fail)
+    code, out, told = coterie("run", spec, "--json")
+    assert (code, out) == (1, "")
+    assert told.count("\n") == 1
+    assert "its log is in spec-run-failed" in told
+    assert charged(spec) == 1
+    assert left(spec.parent) == {"spec-run-failed"}
+    log = (spec.parent / "spec-run-failed" / "run.log").read_text()
+    assert "charged to the ledger spent.json" in log
+    assert "failed: " in log
+    assert (spec.parent / "spec-run-failed" / "spec.toml").read_text() == SPEC
+
+
+def test_a_run_over_its_budget_leaves_nothing(coterie, spec):
+    (spec.parent / "small.json").unlink(missing_ok=True)
+    Spending.create(spec.parent / "small.json", limit=(1.0, 1e-3))
+    spec.write_text(SPEC.replace("spent.json", "small.json"))
+    assert coterie("run", spec, "--json")[0] == 1
+    assert left(spec.parent) == {"small.json", "small.json.lock"}
+
+
+def test_a_ledger_is_made_only_when_asked_for(coterie, spec):
+    spec.write_text(SPEC.replace("spent.json", "psent.json").replace("rounds = 40", "rounds = 2"))
+    code, _, told = coterie("run", spec, "--json")
+    assert code == 2
+    assert "no ledger is at" in told
+    assert left(spec.parent) == set()
+    assert coterie("run", spec, "--json", "--new-ledger")[0] == 0
+    assert len(Spending(path=spec.parent / "psent.json").charges) == 1
+    assert coterie("run", spec, "--json", "--new-ledger")[0] == 2
+
+
+def test_a_spec_may_say_the_limit_of_its_ledger(coterie, spec):
+    spec.write_text(SPEC.replace('"spent.json"', '"limited.json"\nledger_limit = [3.0, 1e-3]').replace("40", "2"))
+    assert coterie("run", spec, "--json", "--new-ledger")[0] == 0
+    assert Spending(path=spec.parent / "limited.json").limit == (3.0, 1e-3)
+    assert coterie("run", spec, "--json")[0] == 1
+    spec.write_text(spec.read_text().replace("[3.0", "[30.0"))
+    code, _, told = coterie("run", spec, "--json")
+    assert code == 2
+    assert "its limit is" in told
+
+
+def test_a_disk_that_fills_up_at_the_end_loses_nothing(coterie, spec, monkeypatch, tmp_path):
+    written = execution.write_text
+
+    def full(path, text):
+        if path.name == "summary.json" and path.is_relative_to(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written(path, text)
+
+    monkeypatch.setattr(execution, "write_text", full)
+    code, _, told = coterie("run", spec, "--out", tmp_path / "full", "--json")
+    assert code == 1
+    assert "No space left on device); the run is complete in " in told
+    kept = Path(told.strip().rsplit(" in ", 1)[1])
+    assert coterie("certificate", "verify", kept)[0] == 0
+    assert left(tmp_path) == set()
+
+
+def test_two_runs_in_one_folder_both_keep_their_results(coterie, spec, during_the_run):
+    """The second begins and ends while the first is under way."""
+    inner = []
+
+    def second():
+        if not inner:
+            inner.append(True)
+            done = subprocess.run(
+                [sys.executable, "-m", "coterie", "run", str(spec), "--json"], capture_output=True, text=True
+            )
+            inner.append(done)
+
+    during_the_run(4, second)
+    code, out, _ = coterie("run", spec, "--json")
+    assert code == 0
+    assert inner[1].returncode == 0, inner[1].stderr
+    assert json.loads(out)["directory"] == "spec-run"
+    assert json.loads(inner[1].stdout)["directory"] == "spec-run-2"
+    assert charged(spec) == 2
+    for name in ("spec-run", "spec-run-2"):
+        assert coterie("certificate", "verify", spec.parent / name)[0] == 0
+    assert left(spec.parent) == {"spec-run", "spec-run-2"}
+
+
+def test_a_name_that_another_run_has_reserved_is_refused_before_the_charge(coterie, spec, tmp_path):
+    place = Reserved(tmp_path / "results")
+    code, _, told = coterie("run", spec, "--out", tmp_path / "results", "--json")
+    place.discard()
+    assert code == 2
+    assert "is being written by another run" in told
+    assert charged(spec) == 0
+
+
+def test_a_killed_run_leaves_its_log_to_the_next_one(coterie, spec):
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "coterie", "run", str(spec)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    log = spec.parent / ".spec-run.partial" / "run.log"
+    try:
+        for _ in range(600):
+            if log.exists() and "charged" in log.read_text():
+                break
+            time.sleep(0.1)
+    finally:
+        killed.kill()
+        killed.communicate()
+    assert charged(spec) == 1
+    spec.write_text(SPEC.replace("rounds = 40", "rounds = 2"))
+    code, _, told = coterie("run", spec, "--json")
+    assert code == 0
+    assert "an earlier run was killed; what it left is in spec-run-failed" in told
+    assert left(spec.parent) == {"spec-run", "spec-run-failed"}
+    assert "charged to the ledger" in (spec.parent / "spec-run-failed" / "run.log").read_text()
+
+
+def test_an_exception_waits_until_the_collectors_callback_is_over(capfd):
+    landed = []
+
+    def collect_and_wait():
+        gc.collect()
+        time.sleep(30)
+
+    def in_callback(*_):
+        if not landed:
+            landed.append(True)
+            signal.raise_signal(signal.SIGINT)
+
+    with stoppable() as stop:
+        stop.patience = 0
+        gc.callbacks.append(in_callback)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                collect_and_wait()
+        finally:
+            gc.callbacks.remove(in_callback)
+        assert stop.asked
+    assert capfd.readouterr().err == ""
+
+
+def test_flags_nest_and_leave_others_handlers_alone():
+    before = signal.getsignal(signal.SIGINT)
+    with stoppable() as outer:
+        with stoppable() as inner:
+            signal.raise_signal(signal.SIGINT)
+        assert inner is outer
+        assert outer.asked
+        with outer.shielded():
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stoppable() as stop:
+            signal.raise_signal(signal.SIGINT)
+        assert not stop.asked
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,68 @@
+"""Ranks that are asked to stop do so together, keep what was released, and end with 130."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.spending import Spending
+
+ENVIRONMENT = {
+    **os.environ,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+SPEC = """\
+[data]
+dataset = "heart"
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+adjacency = "replace-one"
+trust = "curator"
+ledger = "spent.json"
+[algorithm]
+rounds = 100000
+[engine]
+name = "mpi"
+"""
+TELL_AND_RUN = (
+    "import os, sys; from mpi4py import MPI\n"
+    "open(f'rank-{MPI.COMM_WORLD.rank}', 'w').write(str(os.getpid()))\n"
+    "from coterie.cli.main import main; main()"
+)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_stop_together(coterie, tmp_path, rank):
+    Spending.create(tmp_path / "spent.json")
+    (tmp_path / "spec.toml").write_text(SPEC)
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    command = [mpiexec, "--oversubscribe", "-n", "2", sys.executable, "-c", TELL_AND_RUN, "run", "spec.toml", "--json"]
+    job = subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        started = tmp_path / ".spec-run.partial" / "run.log"
+        for _ in range(600):
+            if started.exists():
+                break
+            time.sleep(0.1)
+        time.sleep(1)
+        os.kill(int((tmp_path / f"rank-{rank}").read_text()), signal.SIGINT)
+        out, told = job.communicate(timeout=120)
+    finally:
+        job.kill()
+        job.communicate()
+    assert job.returncode == 130, told
+    assert "spent.json was charged in full" in told
+    assert json.loads(out)["rounds"] < 100_000
+    assert len(Spending(path=tmp_path / "spent.json").charges) == 1
+    assert coterie("certificate", "verify", tmp_path / "spec-run")[0] == 0

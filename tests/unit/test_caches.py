@@ -1,0 +1,62 @@
+"""Compiled programs are read from folders that nobody else can write to, and from no others."""
+
+import os
+
+import pytest
+
+from coterie import caches
+from coterie.caches import cache_folder, processor
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o755)
+    return tmp_path / "cache"
+
+
+def test_the_whole_path_is_the_owners_alone(home):
+    folder = cache_folder("xla")
+    assert folder == home.resolve() / "coterie" / "xla" / processor()
+    for own in (folder, folder.parent, folder.parent.parent):
+        assert own.stat().st_mode & 0o777 == 0o700
+
+
+def test_folders_that_others_could_read_are_closed(home):
+    folder = cache_folder("xla")
+    (home / "coterie").chmod(0o755)
+    assert cache_folder("xla") == folder
+    assert (home / "coterie").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("part", ["coterie", "coterie/numba", "processor", "."])
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_folders_that_others_could_write_to_are_not_used(home, part, mode):
+    folder = cache_folder("numba")
+    place = folder if part == "processor" else home / part
+    place.chmod(mode)
+    assert cache_folder("numba") is None
+    assert place.stat().st_mode & 0o777 == mode
+
+
+def test_a_folder_of_somebody_else_is_not_used(home, monkeypatch):
+    assert cache_folder("xla") is not None
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert cache_folder("xla") is None
+
+
+def test_a_link_in_place_of_a_folder_is_not_used(home, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (home / "coterie").symlink_to(tmp_path / "elsewhere")
+    assert cache_folder("xla") is None
+
+
+def test_the_size_is_bounded_and_the_oldest_go_first(home, monkeypatch):
+    monkeypatch.setattr(caches, "LARGEST", 250)
+    folder = cache_folder("xla")
+    caches._keep_bounded.cache_clear()
+    for age, name in enumerate(("new", "older", "oldest")):
+        (folder / name).write_bytes(bytes(100))
+        os.utime(folder / name, (10**9 - age, 10**9 - age))
+    assert cache_folder("xla") == folder
+    assert {path.name for path in folder.iterdir()} == {"new", "older"}
