@@ -22,7 +22,7 @@ from figures import RATIO, Figure, in_new_process, table
 
 HERE = Path(__file__).parent
 RESULTS, REFERENCE = HERE / "results", HERE / "bench_reference.json"
-BENCHMARKS = ("sweep", "federated_lasso", "many_parties", "people_scale", "mpi_scaling", "start_up")
+BENCHMARKS = ("sweep", "federated_lasso", "many_parties", "people_scale", "mpi_scaling", "draws", "start_up")
 KEPT = 0.7  # share of the reference below which a ratio counts as lost
 
 

@@ -131,14 +131,9 @@ def against_plain(n_parties: int, n_records: int, n_rounds: int, turns: int = 3)
     plan = make_plan(data.facts, max(n_rounds, enough_rounds(n_parties, n_records)))
     run(plan, data, noise=Seeded(SEED))  # compiles
     source, scales = Seeded(SEED), plan.grant_scales()
+    keys = [(0, party, t) for t in range(n_rounds) for party in range(n_parties)]
     linear, output = (
-        np.array(
-            [
-                [source.draw("gaussian", N_FEATURES, repeat=0, party=i, t=t, purpose=purpose) for i in range(n_parties)]
-                for t in range(n_rounds)
-            ]
-        )
-        for purpose in ("release", "output")
+        plan.draw(source, keys, purpose).reshape(n_rounds, n_parties, -1) for purpose in ("release", "output")
     )
     shards = [(shard.X, 2 * shard.y - 1) for shard in data.shards]
     adjacency = nx.to_scipy_sparse_array(plan.topology.graph, nodelist=range(n_parties), dtype=float)

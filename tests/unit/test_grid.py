@@ -13,7 +13,7 @@ from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, NoisyGrad
 from coterie.audit.replay import declared_sensitivity
 from coterie.certificate import make_certificate
 from coterie.data.federation import Federation
-from coterie.engines.in_process import run
+from coterie.engines.in_process import run, run_many
 from coterie.errors import LeakError
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Walk
@@ -257,3 +257,26 @@ def test_the_certificate_has_nothing_left_to_say_about_last_bits():
     assert document["mechanism"]["noise"] == "gaussian"
     assert document["accountant"]["used"] == "gaussian"
     assert not any("loating point" in sentence for sentence in document["not_covered"])
+
+
+def test_one_key_draws_other_noise_for_another_plan():
+    """Else two sums under the same noise could be subtracted from each other, which leaves their exact difference."""
+    source = KeyedEntropy()
+    one, other = plan("gradient, curator"), plan("gradient, curator", multiplier=10.0)
+
+    def first_sums(transcripts):
+        return [t.releases[0, 0, 0] / t.plan.issued[0][0].scales.noise_std for t in transcripts]
+
+    alone = first_sums(run(each, FEDERATION, noise=source) for each in (one, other))
+    together = first_sums(run_many([one, other], FEDERATION, noise=source))
+    exact = run(one, FEDERATION, noise=Silence()).releases[0, 0, 0]
+    for first, second in (alone, together):
+        noises = [r - exact / each.issued[0][0].scales.noise_std for r, each in ((first, one), (second, other))]
+        assert np.abs(noises[0] - noises[1]).min() > 1e-6
+
+
+class Silence:
+    reproducible = True
+
+    def draw(self, law, d, **key):
+        return np.zeros(d)

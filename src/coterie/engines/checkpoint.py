@@ -2,11 +2,13 @@
 
 Public states are functions of releases and are computed again. Whoever can read the directory can take the noise off,
 so it belongs to the run's owner alone, and the key is removed when the last round is released. What was released stays
-until somebody has written it elsewhere.
+until somebody has written it elsewhere. Every file ends with a tag under a key that is made from the noise's: one that
+is missing, cut off or altered is refused, because a second release under the same noise would give records away.
 """
 
 import hashlib
 import hmac
+import io
 import json
 import os
 from collections.abc import Iterable
@@ -19,6 +21,7 @@ from coterie.errors import InputError
 from coterie.privacy.noise import KeyedEntropy
 
 RUN, PROGRESS = "run.json", "progress.json"
+_TAG_BYTES = 32
 _OURS = (RUN, PROGRESS, "records-*", "releases-*.npy", "private-*.npy", ".*.json", ".*.npy")
 
 
@@ -44,8 +47,8 @@ class Checkpoint:
             raise InputError(f"checkpoint: {str(self.directory)!r} is no checkpoint and not empty; choose another")
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory.chmod(0o700)
-        content = {"identity": identity, "past": past, "key": os.urandom(32).hex()}
-        self._write(RUN, json.dumps(content).encode())
+        key = os.urandom(32)
+        self._write_run({"identity": identity, "past": past, "key": key.hex(), "tag_key": _tag_key(key).hex()})
 
     def check(self, identity: dict[str, Any]) -> None:
         """Refuse to go on with another run, which would not repeat releases byte for byte, or not the same ones."""
@@ -74,15 +77,18 @@ class Checkpoint:
         found = hmac.new(key.key, digestmod=hashlib.sha256)
         for array in arrays:
             found.update(f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(array).tobytes())
-        path = self.directory / f"records-{self.rank:04d}"
-        if not path.exists():
-            self._write(path.name, found.hexdigest().encode())
-        return hmac.compare_digest(path.read_bytes(), found.hexdigest().encode())
+        name = f"records-{self.rank:04d}"
+        if not (self.directory / name).exists():
+            if (self.directory / PROGRESS).exists() or any(self.directory.glob(f"releases-*-{self.rank:04d}.npy")):
+                raise self._damaged(name, "is missing")
+            self._write(name, found.hexdigest().encode())
+        return hmac.compare_digest(self._read(name), found.hexdigest().encode())
 
     @property
     def rounds_done(self) -> int:
         """By all ranks."""
-        return self._json(PROGRESS)["rounds"] if (self.directory / PROGRESS).exists() else 0
+        # without it rounds are repeated from the first, on the same records and with the same noise
+        return json.loads(self._read(PROGRESS))["rounds"] if (self.directory / PROGRESS).exists() else 0
 
     def save(self, start: int, releases: np.ndarray, private: list[np.ndarray]) -> None:
         """This rank's part of the rounds from `start` on; counts once `all_saved` was called."""
@@ -105,28 +111,25 @@ class Checkpoint:
             while reached < rounds:  # blocks that were cut off by a crash do not end where the next one begins
                 found = self.directory.glob(f"releases-{reached:06d}-*-{self.rank:04d}.npy")
                 end, path = max((int(p.name.split("-")[2]), p) for p in found if int(p.name.split("-")[2]) <= rounds)
-                blocks.append(np.load(path))
+                blocks.append(self._load(path.name))
                 reached = end
-            private = [
-                np.load(self.directory / f"private-{rounds:06d}-{self.rank:04d}-{place}.npy")
-                for place in range(n_private)
-            ]
+            private = [self._load(f"private-{rounds:06d}-{self.rank:04d}-{place}.npy") for place in range(n_private)]
         except (OSError, ValueError) as error:
             raise InputError(f"checkpoint: {str(self.directory)!r} is not complete ({error})") from None
         return np.concatenate(blocks), private
 
     def finish(self) -> None:
         """Rank 0, after the last round: away with the key, and with what only a run that goes on has use for."""
-        content = self._json(RUN)
+        content = self._run()
         content.pop("key", None)
-        self._write(RUN, json.dumps(content).encode())
+        self._write_run(content)
         for pattern in ("private-*.npy", "records-*"):
             for path in self.directory.glob(pattern):
                 path.unlink()
 
     @property
     def finished(self) -> bool:
-        return "key" not in self._json(RUN)
+        return "key" not in self._run()
 
     def remove(self) -> None:
         """What this class has written, and the directory if nothing else is in it."""
@@ -137,25 +140,58 @@ class Checkpoint:
             self.directory.rmdir()
 
     def _stored(self, name: str) -> Any:
-        content = self._json(RUN)
+        content = self._run()
         if name not in content:
-            raise InputError(f"checkpoint: {str(self.directory / RUN)!r} cannot be read (no {name})")
+            raise self._damaged(RUN, f"has no {name}")
         return content[name]
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
+        """What `begin` has written, under the tag that is written beside it."""
         try:
-            content = json.loads((self.directory / name).read_text())
-            return content if isinstance(content, dict) else {}
-        except (OSError, ValueError) as error:
-            raise InputError(f"checkpoint: {str(self.directory / name)!r} cannot be read ({error})") from None
+            content = json.loads((self.directory / RUN).read_text())
+            tag = content.pop("tag")
+            right = _tag(bytes.fromhex(content["tag_key"]), RUN, json.dumps(content).encode()).hex()
+            key = content.get("key")
+            made_of_key = key is None or _tag_key(bytes.fromhex(key)).hex() == content["tag_key"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(RUN, f"cannot be read ({error})") from None
+        if not (hmac.compare_digest(str(tag), right) and made_of_key):
+            raise self._damaged(RUN, "was altered")
+        return content
+
+    def _write_run(self, content: dict[str, Any]) -> None:
+        content = json.loads(json.dumps(content))
+        tag = _tag(bytes.fromhex(content["tag_key"]), RUN, json.dumps(content).encode())
+        with self._replaced(RUN) as file:
+            file.write(json.dumps({**content, "tag": tag.hex()}).encode())
 
     def _save(self, name: str, array: np.ndarray) -> None:
-        with self._replaced(name) as file:
-            np.save(file, array)
+        out = io.BytesIO()
+        np.save(out, array)
+        self._write(name, out.getvalue())
+
+    def _load(self, name: str) -> np.ndarray:
+        return np.load(io.BytesIO(self._read(name)))
 
     def _write(self, name: str, content: bytes) -> None:
+        tag = _tag(bytes.fromhex(self._stored("tag_key")), name, content)
         with self._replaced(name) as file:
-            file.write(content)
+            file.write(content + tag)
+
+    def _read(self, name: str) -> bytes:
+        try:
+            whole = (self.directory / name).read_bytes()
+        except OSError as error:
+            raise self._damaged(name, f"cannot be read ({error})") from None
+        content, tag = whole[:-_TAG_BYTES], whole[-_TAG_BYTES:]
+        if not hmac.compare_digest(tag, _tag(bytes.fromhex(self._stored("tag_key")), name, content)):
+            raise self._damaged(name, "was altered")
+        return content
+
+    def _damaged(self, name: str, how: str) -> InputError:
+        return InputError(
+            f"checkpoint: {str(self.directory / name)!r} {how}; remove the checkpoint, and count it as spent"
+        )
 
     def _replaced(self, name: str) -> "_Replaced":
         return _Replaced(self.directory, name)
@@ -177,3 +213,12 @@ class _Replaced:
         self.file.close()
         if kind is None:
             self.partial.replace(self.path)
+
+
+def _tag_key(key: bytes) -> bytes:
+    """Tells nothing about the noise, so it may stay when the key goes."""
+    return hashlib.blake2b(b"tags of a checkpoint", key=key, digest_size=32).digest()
+
+
+def _tag(key: bytes, name: str, content: bytes) -> bytes:
+    return hmac.new(key, name.encode() + b"\0" + content, hashlib.sha256).digest()

@@ -13,7 +13,7 @@ from coterie.engines.rounds import Program
 from coterie.errors import LocalSolveError
 from coterie.network.impairments import Impairments
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource
+from coterie.privacy.noise import KeyedEntropy, NoiseSource
 from coterie.transcript import Transcript
 
 
@@ -31,7 +31,8 @@ class PlanGroup:
         self.plans, self.plan = plans, plans[0]
         self.n_rounds, self.repeats, self.block = self.plan.n_rounds, repeats * len(plans), block
         self.n_parties, self.d = self.plan.facts.n_parties, self.plan.problem.n_coefficients(self.plan.facts)
-        self.source, self.impairments = source, impairments
+        self.source = source.for_plan(self.plan.digest) if isinstance(source, KeyedEntropy) else source
+        self.impairments = impairments
         self.state: Any = None
         self.done: list[np.ndarray] = []
 

@@ -225,6 +225,10 @@ class KeyedEntropy(_Source):
     key: bytes = dataclasses.field(default_factory=lambda: os.urandom(32), repr=False)
     reproducible = False
 
+    def for_plan(self, digest: str) -> "KeyedEntropy":
+        """Of one plan: two plans under one key must not draw the same noise, which could be subtracted away."""
+        return KeyedEntropy(hashlib.blake2b(digest.encode(), key=self.key, digest_size=32).digest())
+
     def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
         each = cast(list[Key], keys.tolist())
         streams = [self._stream(*key, _PURPOSE[purpose])(count) for key in each]

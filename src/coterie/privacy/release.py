@@ -119,7 +119,7 @@ def seal(value: jax.Array, noise_steps: jax.Array, grid: jax.Array) -> Release:
     nothing but a noised whole number. A grid of 0 is for releases that promise nothing.
     """
     step = jnp.where(grid > 0, grid, 1.0)
-    steps = jnp.rint(value / step) + noise_steps
+    steps = _steps(value, step) + noise_steps
     return Release(_release_p.bind(jnp.where(grid > 0, steps * step, value)), _SEAL)
 
 
@@ -138,17 +138,22 @@ def add_up(values: jax.Array, grid: jax.Array) -> "Subtotal":
     Sums of whole numbers are exact in whatever order they are taken; high and low parts are added up apart, so that
     both stay below 2^53 for up to 2^26 values.
     """
-    high, low = _parts(jnp.rint(values / grid))
+    high, low = _parts(_steps(values, grid))
     return Subtotal(jnp.stack([high.sum(axis=0), low.sum(axis=0)]), _SEAL)
 
 
 def add_up_near(values: jax.Array, near: jax.Array, grid: jax.Array) -> "Subtotal":
     """The same for values that all lie near a public one: of so many that they are gone through once, the distances,
     which must add up to less than 2^53 steps."""
-    common = jnp.rint(near / grid)
+    common = _steps(near, grid)
     high, low = _parts(common)
-    rest = (jnp.rint(values / grid) - common[None]).sum(axis=0)
+    rest = (_steps(values, grid) - common[None]).sum(axis=0)
     return Subtotal(jnp.stack([len(values) * high, len(values) * low + rest]), _SEAL)
+
+
+def _steps(value: jax.Array, grid: jax.Array) -> jax.Array:
+    """The nearest whole number of steps, up to roundings of 2^-52: a product takes a GPU a fraction of a quotient."""
+    return jnp.rint(value * (1 / grid))
 
 
 def _parts(steps: jax.Array) -> tuple[jax.Array, jax.Array]:

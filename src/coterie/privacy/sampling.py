@@ -55,7 +55,7 @@ _FAR = 4.76  # and so is the size of its quantile, 4.763, with room for its erro
 _SIGN = np.int64(-(2**63))
 _MORE_BITS = 192
 _OTHERS = 2**20  # how often a number may ask before the bits of the next one begin
-_AT_ONCE = 8192  # numbers worked on at a time: they stay in a core's cache
+_AT_ONCE = 2**15  # numbers worked on at a time: they stay in a core's cache
 
 # (row, column, how often it was asked before) -> the next _MORE_BITS bits of the number that began there
 More = Callable[[int, int, int], int]
