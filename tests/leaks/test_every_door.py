@@ -11,11 +11,18 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+import coterie.audit
 from coterie import evaluate
+from coterie.algorithms import LocallyNoisedADMM, NoisyGradientDescent, PrimalPerturbedADMM
+from coterie.audit.instances import PENALTY
 from coterie.engines import argmin, mpi, people, rounds
 from coterie.engines.in_process import run
-from coterie.privacy import people_moves, release
+from coterie.network.channels import Curator
+from coterie.privacy import grants, people_moves, proximal_grants, release
+from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
+from coterie.privacy.objective import OutputPerturbation
+from coterie.privacy.proximal import LocalNoise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 from test_paths import CASES, NEED_NUMBA
@@ -127,3 +134,42 @@ def test_what_a_path_releases_lies_on_its_grants_grid(case):
     scales = plan.grant_scales()
     grid = np.asarray(getattr(scales, plan.issued[0][0].size_of_noise) / scales.steps)[:, : releases.shape[2], None]
     assert reached(releases, np.zeros_like(releases), grid[None]).all()
+
+
+def without_rounding(value, noise_steps, grid):
+    return release.Release(release._release_p.bind(value + noise_steps * grid), release._SEAL)
+
+
+def total_without_rounding(subtotal, noise_steps, grid):
+    high, low = subtotal.value
+    third = grid / 3  # a noise whose steps are not the grid's
+    return release.Release(
+        release._release_p.bind((high * release._LOW + low) * grid + noise_steps * third * 3.1), release._SEAL
+    )
+
+
+DESCENT = NoisyGradientDescent(
+    mechanism=GaussianGradient(noise_multiplier=4.0), penalty=PENALTY, step=0.5, channel=Curator()
+)
+MOVES = LocallyNoisedADMM(mechanism=LocalNoise(step=0.5, relaxation=0.5, noise_multiplier=4.0), penalty=PENALTY)
+MINIMISERS = PrimalPerturbedADMM(mechanism=OutputPerturbation(penalty=1.0, noise_multiplier=4.0), dual_step=1.0)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "module", "door", "mutant"),
+    [
+        (DESCENT, grants, "seal_total", total_without_rounding),
+        (MOVES, proximal_grants, "seal", without_rounding),
+        (MINIMISERS, grants, "seal", without_rounding),
+    ],
+    ids=["sums", "moves", "minimisers"],
+)
+def test_a_door_that_does_not_round_is_found_by_reachability(algorithm, module, door, mutant, monkeypatch):
+    settings = {"checks": ["reachability"], "adjacency": "replace-one", "unit": "record"}
+    assert [finding.verdict for finding in coterie.audit.check(algorithm, **settings)] == ["pass"]
+    monkeypatch.setattr(module, door, mutant)
+    fresh_programs()
+    (finding,) = coterie.audit.check(algorithm, **settings)
+    fresh_programs()
+    assert finding.verdict == "fail"
+    assert "could not have come from the neighbour" in finding.detail

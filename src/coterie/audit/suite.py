@@ -38,8 +38,8 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "reachability": reachability.check,
 }
 STATISTICAL = ("game", "noise-law", "canary")
-# for every path of the engine; the others look at single steps, or at the last bits of a few numbers
-THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law")
+# for every path of the engine; the others look at single steps
+THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law", "reachability")
 QUICK = ("control-flow", "gaussian-view", "game", "sensitivity", "reachability")
 
 Progress = Callable[[int, int], None]
