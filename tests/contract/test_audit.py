@@ -55,7 +55,6 @@ def test_all_laws_adjacencies_channels_and_secret_selections_are_there(instances
     for word in (
         "gaussian",
         "gamma-sphere",
-        "discrete-gaussian",
         "replace-one",
         "zero-out",
         "party",

@@ -67,7 +67,7 @@ def test_a_run_leaves_everything(finished):
     assert told["rounds"] == 3
     assert told["verdict"][0].startswith("NOT PRIVATE")
     assert 0 < told["test_error"] < 0.6
-    assert (directory / "run.log").read_text().count("\n") == 5
+    assert (directory / "run.log").read_text().count("\n") == 6
 
 
 def test_nothing_is_overwritten(finished, coterie):

@@ -71,7 +71,7 @@ def exchange_messages(plan, federation, source, repeat=0):
     """One party at a time, each with records, grants and a public state of its own; only bytes pass between them."""
     algorithm, topology, n = plan.algorithm, plan.topology, federation.n_parties
     d = plan.problem.n_coefficients(plan.facts)
-    problem, law = plan.problem.share(n), algorithm.mechanism.law
+    problem = plan.problem.share(n)
     scales = jax.tree.leaves(plan.grant_scales())
     messages = []
     with jax.enable_x64(True):
@@ -85,10 +85,8 @@ def exchange_messages(plan, federation, source, repeat=0):
         for t in range(plan.n_rounds):
             sent = []
             for i, shard in enumerate(federation.shards):
-                draws = [
-                    source.draw(law, d, repeat=repeat, party=i, t=t, purpose=purpose) if law else np.zeros(d)
-                    for purpose in ("release", "output")
-                ]
+                drawn = [plan.draw(source, [(repeat, i, t)], purpose) for purpose in ("release", "output")]
+                draws = [np.zeros(d) if units is None else units[0] for units in drawn]
                 inbox = jax.tree.map(lambda a, i=i: a[i], algorithm.inbox(float(t), publics[i], topology))
                 private = jax.tree.map(lambda a, i=i: a[i], privates[i])
                 _, release = step(

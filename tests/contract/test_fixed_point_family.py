@@ -242,15 +242,16 @@ def test_gradient_descent_with_a_secret_coin_is_dp_sgd():
     )
     transcript = solve(algorithm, Squared(), fed, 12, adjacency="zero-out")
     source, f = Seeded(0), np.zeros(D)
-    coins = source.coins(repeat=0)
-    for t in range(12):
-        batch = coins(N) < 0.25
+    batches = coin.table(12, transcript.plan.topology, source.coins(repeat=0))
+    assert 0 < batches.mean() < 0.5
+    for t, batch in enumerate(batches):
         gradients = ((X @ f - y)[:, None] * X)[batch]
         gradients /= np.maximum(1.0, np.linalg.norm(gradients, axis=1) / 0.4)[:, None]
-        noise = 1.3 * 0.4 * source.draw("gaussian", D, repeat=0, party=0, t=t)
+        noise = 1.3 * 0.4 * source.draw("rounded-gaussian", D, repeat=0, party=0, t=t)
         f = f - 0.05 * (gradients.sum(axis=0) + noise) / 0.25
         f = np.sign(f) * np.maximum(np.abs(f) - 0.05 * 0.01, 0)
-        np.testing.assert_allclose(transcript.models_by_round[0, t], f, atol=1e-12)
+        # every party's part of a sum is rounded to a grid of 2^-26 deviations
+        np.testing.assert_allclose(transcript.models_by_round[0, t], f, atol=1e-6)
 
 
 # --- what may be stated, and what is refused ------------------------------------------------------------------------
@@ -299,7 +300,8 @@ def test_a_peer_learns_less_from_a_walk_without_memory():
     (event, visits), sigma = plan.ledger(0, observer="peer")[0], 2 * float(plan.grant_table().noise_std[0])
     assert visits == 100
     expected = 32 * 2 * np.log(n / 2) / (sigma**2 * (n - 2))
-    np.testing.assert_allclose(event.rdp(np.array([2.0]))[0, 0], expected, rtol=1e-6)
+    # and a little more, for rounding to the grid along the walk
+    assert expected < event.rdp(np.array([2.0]))[0, 0] < expected * (1 + 1e-4)
     # among few parties the loss against everybody may be the better bound
     few = plan_of(walk)
     assert few.epsilon(1e-6, observer="peer") <= few.epsilon(1e-6)

@@ -157,7 +157,7 @@ def test_dual_perturbation_can_be_designed_from_runs(federation):
     alphas, excess = (0.1, 0.3, 1.0, 3.0), []
     for alpha in alphas:
         mechanism = DualPerturbation(penalty=3.0, step_epsilon=alpha)
-        models = execute(DualPerturbedADMM(mechanism=mechanism, dual_step=3.0), federation, 5, repeats=20).models
+        models = execute(DualPerturbedADMM(mechanism=mechanism, dual_step=3.0), federation, 5, repeats=200).models
         excess.append(float(np.mean([PROBLEM.value(f, records) for f in models])) / optimum - 1)
     assert excess == sorted(excess, reverse=True)  # more privacy loss, less loss of accuracy
     curve = AccuracyLoss.fitted(alphas, excess)

@@ -32,7 +32,7 @@ class Probe:
         self.shape = (plan.n_rounds, rows)
 
     def draw(self, law, d, *, repeat, party, t, purpose="release"):
-        assert (law, d, purpose) == ("gaussian", 1, "release")
+        assert (law, d, purpose) == ("rounded-gaussian", 1, "release")
         place = self.places.setdefault((t, party), len(self.places) + 1)
         return np.array([1.0 if place == repeat else 0.0])
 

@@ -168,17 +168,19 @@ class WalkNoise(_MoveMechanism):
 
     def seen_by(self, observer: Observer, event: Event, problem: Problem, facts: PartyFacts) -> Event:
         """Steps that follow a visit shrink distances but for what rounding to the grid and their solvers add, `slack`
-        each. Over m steps sensitivity + m slack is hidden, at a mean price of E[(sensitivity + m slack)^2 / m], which
-        is at most that of sensitivity + (n/2) slack for m geometric with mean n/2."""
-        if observer != PEER:
+        each. Over m steps sensitivity + m slack is hidden, at the price of (sensitivity + m slack)^2 / m, whose mean is
+        sensitivity^2 E[1/m] + 2 sensitivity slack + slack^2 E[m] for m geometric with mean n/2."""
+        if observer != PEER or facts.n_parties <= 2:
             return event
         assert isinstance(event, Gaussian)
         multiplier = self.noise_multiplier.at(0, 0)
         changes = [self._change(problem, other, multiplier) for other in facts.extreme_parties]
         noise_std = multiplier * max(change for _, _, change in changes)
         error = max(2 * tolerance * self.step / prox.stretch for prox, tolerance, _ in changes)
-        slack = output_event(error, noise_std, facts).ratio
-        return TokenWalk(ratio=event.ratio + slack * facts.n_parties / 2, n_parties=facts.n_parties)
+        slack, n = output_event(error, noise_std, facts).ratio, facts.n_parties
+        mean_inverse = 2 * math.log(n / 2) / (n - 2)
+        more = (2 * event.ratio * slack + slack**2 * n / 2) / mean_inverse
+        return TokenWalk(ratio=math.sqrt(event.ratio**2 + more), n_parties=n)
 
 
 class _SumMechanism(ProximalMechanism):
