@@ -28,7 +28,7 @@ from coterie.problems import L1, Problem, Squared
 N, P, RATE, SEED = 1000, 64, 0.1, 0
 KAPPA = 1e-3
 STEP, RELAXATION, CLIP, MULTIPLIER = float(N), 0.5, 0.1, 10.0
-PROBLEM = Problem(loss=Squared(), penalty=L1(KAPPA), record_weight=1 / N)
+PROBLEM = Problem(loss=Squared(), regulariser=L1(KAPPA), record_weight=1 / N)
 
 
 def people():
@@ -45,7 +45,7 @@ def make_plan(facts, n_rounds: int) -> Plan:
     mechanism = SumNoise(step=STEP, relaxation=RELAXATION, noise_multiplier=MULTIPLIER, clip=CLIP)
     algorithm = SumNoisedADMM(
         mechanism=mechanism,
-        penalty=PROBLEM.penalty,
+        regulariser=PROBLEM.regulariser,
         channel=Curator(),
         selection=Poisson(probability=RATE, seed=None),
     )

@@ -38,7 +38,7 @@ from coterie.privacy.objective import (
 from coterie.problems import L2, Logistic, Problem
 
 DELTA = 1e-6
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 CELLS = [(5, "ring", eps) for eps in (0.5, 1.0, 2.0, 4.0)] + [(100, "watts-strogatz", eps) for eps in (1.0, 4.0)]
 REFERENCE = {(5, 0.5): 17.3, (5, 1.0): 16.5, (5, 2.0): 16.2, (5, 4.0): 15.9, (100, 1.0): 18.5, (100, 4.0): 16.7}
 ROUNDS = {"gaussian": 20, "gamma": 4}

@@ -38,7 +38,7 @@ from coterie.problems import L1, Problem, Squared
 N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
 # the universal threshold for columns of norm sqrt(N/P)
 KAPPA = LABEL_STD * math.sqrt(2 * math.log(P) / N) / math.sqrt(P)
-PROBLEM = Problem(loss=Squared(), penalty=L1(KAPPA), record_weight=1 / N)
+PROBLEM = Problem(loss=Squared(), regulariser=L1(KAPPA), record_weight=1 / N)
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 METHODS = ("M1", "M2", "M3", "DP-SGD", "DP-GD")
 # a proximal step of one record moves like a gradient step of length step/(1 + step), so it takes more rounds
@@ -79,21 +79,23 @@ def objective(models, A, b):
 
 
 def algorithm(method, setting, multiplier=1.0):
-    noise, penalty = {"noise_multiplier": multiplier}, PROBLEM.penalty
+    noise, regulariser = {"noise_multiplier": multiplier}, PROBLEM.regulariser
     proximal = {"step": setting.step * N, "relaxation": 0.5, **noise}
     secret = Poisson(probability=RATE, seed=None)
     if method == "M1":
         mechanism = LocalNoise(**proximal, clip=setting.clip)
-        return LocallyNoisedADMM(mechanism=mechanism, penalty=penalty, selection=Sample(count=int(RATE * N), seed=0))
+        return LocallyNoisedADMM(
+            mechanism=mechanism, regulariser=regulariser, selection=Sample(count=int(RATE * N), seed=0)
+        )
     if method == "M2":
         mechanism = SumNoise(**proximal, clip=setting.clip)
-        return SumNoisedADMM(mechanism=mechanism, penalty=penalty, channel=Curator(), selection=secret)
+        return SumNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator(), selection=secret)
     if method == "M3":
         mechanism = BroadcastNoise(**proximal, clip=setting.clip / setting.step)
-        return BroadcastNoisedADMM(mechanism=mechanism, penalty=penalty, channel=Curator())
+        return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator())
     return NoisyGradientDescent(
         mechanism=GaussianGradient(**noise, clip=setting.clip),
-        penalty=penalty,
+        regulariser=regulariser,
         step=setting.step,
         channel=Curator(),
         selection=secret if method == "DP-SGD" else EVERYBODY_WORKS,

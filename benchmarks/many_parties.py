@@ -41,7 +41,7 @@ from coterie.problems import L2, Logistic, Problem
 N_FEATURES, DEGREE, SEED = 50, 4, 0
 PARTY_WEIGHT = 1000.0  # however many records a party has, and
 COUPLING = 40.0  # penalty x neighbours, so that minimisations stay alike when one thing is varied
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), party_weight=PARTY_WEIGHT)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), party_weight=PARTY_WEIGHT)
 MULTIPLIER = 5.0
 EXCHANGING = 5000  # parties in the exchange alone: what is heard, 32 MB and more, fits in no cache
 LINEAR = {"at_least": 0.9, "at_most": 1.1}
@@ -148,7 +148,7 @@ def against_plain(n_parties: int, n_records: int, n_rounds: int, turns: int = 3)
                 shards,
                 adjacency,
                 weight=PARTY_WEIGHT / n_records,
-                l2=PROBLEM.penalty.l2 / n_parties,
+                l2=PROBLEM.regulariser.l2 / n_parties,
                 penalty=COUPLING / DEGREE,
                 dual_step=COUPLING / DEGREE / 2,
                 linear_noise=scales.noise_scale[:n_rounds, :, None] * linear,

@@ -35,15 +35,15 @@ def main():
     labels = {"labels": (0, 1)} if args.loss == "logistic" else {"label_bound": 5.0}
     y = (score > 0).astype(int) if args.loss == "logistic" else score
     people = Federation.from_arrays(X, y, parties=np.arange(args.people), min_records=1, row_norm=1.5, **labels)
-    penalty, loss = L2(1.0), Logistic() if args.loss == "logistic" else Squared()
+    regulariser, loss = L2(1.0), Logistic() if args.loss == "logistic" else Squared()
     algorithm = fixed_point_admm(
         channel=Curator(),
-        penalty=penalty,
+        regulariser=regulariser,
         step=2.0,
         noise_multiplier=1.0,
         clip=None if args.loss == "logistic" else 1.0,
     )
-    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", people.facts, rounds=args.rounds, adjacency="replace-one")
     plan = plan.calibrate(EPSILON, DELTA)
     ready = time.perf_counter()

@@ -48,10 +48,10 @@ def plans() -> dict:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20_000, 50)) / 8
     data = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), parties=np.arange(20_000) % 20, labels=(0, 1))
-    penalty = L2(1.0)
+    regulariser = L2(1.0)
     graph = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=10.0, noise_multiplier=5.0), dual_step=5.0)
-    total = fixed_point_admm(channel=Curator(), penalty=penalty, step=0.3, noise_multiplier=5.0)
-    problem = Problem(loss=Logistic(), penalty=penalty, record_weight=1.0)
+    total = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=0.3, noise_multiplier=5.0)
+    problem = Problem(loss=Logistic(), regulariser=regulariser, record_weight=1.0)
     return {
         name: (Plan.make(algorithm, problem, topology, data.facts, rounds=20, adjacency="replace-one"), data)
         for name, algorithm, topology in (("graph", graph, "watts-strogatz"), ("sum", total, "unrestricted"))
@@ -92,7 +92,7 @@ def accounting(growth: float) -> tuple[float, float]:
     facts = Facts(parties=names, sizes=(1000,) * 1000, n_features=50, row_norm=1.0, labels=labels)
     mechanism = PenaltyPerturbation(penalty=10.0, noise_multiplier=Schedule(5.0, growth))
     algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=5.0)
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     started = time.perf_counter()
     plan = Plan.make(algorithm, problem, "watts-strogatz", facts, rounds=10_000, adjacency="replace-one")
     made = time.perf_counter()

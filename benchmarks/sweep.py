@@ -29,7 +29,7 @@ from coterie.schedules import Schedule
 
 N_PARTIES, N_ITERATIONS, REPEATS, BASELINE_ITERATIONS = 5, 100, 10, 10
 QUICK_ITERATIONS, QUICK_CELLS = 60, ("ADMM", "R-ADMM")
-PROBLEM = Problem(loss=Logistic(), penalty=L2(0.22), party_weight=1750.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(0.22), party_weight=1750.0)
 CURVATURE = 2 * (N_PARTIES - 1)  # of eta = 1 on the complete graph
 RISING = Schedule(1.04, 1.04)  # the paper's 1.04^k
 LEVELS = (0.5, 1.0, 2.0)  # noise rates of R-ADMM and MR-ADMM, in gradient units
@@ -107,7 +107,7 @@ def baseline(plan: Plan, census: Federation, n_iterations: int) -> np.ndarray:
         return [plan.draw(source, [(0, party, int(t))], purpose)[0] for purpose in ("release", "output")]
 
     shards = [(shard.X, 2.0 * shard.y - 1) for shard in census.shards]
-    weight, l2 = PROBLEM.weight_of_one_record(census.facts.sizes[0]), PROBLEM.penalty.l2 / N_PARTIES
+    weight, l2 = PROBLEM.weight_of_one_record(census.facts.sizes[0]), PROBLEM.regulariser.l2 / N_PARTIES
     return sweep_lbfgs.run(shards, weight, l2, setting, noise, n_iterations)
 
 

@@ -16,7 +16,7 @@ hospitals = coterie.Federation.from_arrays(
 )
 plan = coterie.Plan.make(
     PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=2.0, noise_multiplier=10.0), dual_step=2.0),
-    Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0),
+    Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0),
     "complete",
     hospitals.facts,
     rounds=10,

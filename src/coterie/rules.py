@@ -51,8 +51,8 @@ from coterie.network.selection import Walk
 from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
-from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Problem
+from coterie.problems.regularisers import Regulariser
 from coterie.promise import Privacy
 from coterie.schedules import as_schedule
 
@@ -346,7 +346,7 @@ def _general(situation: Situation) -> Chosen:
 
 
 def _gradient(situation: Situation) -> Chosen:
-    length, curvature = situation.length(1), situation.curvature + situation.problem.penalty.l2
+    length, curvature = situation.length(1), situation.curvature + situation.problem.regulariser.l2
     n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
     step = min(length / n_rounds, 2 / curvature)
     return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
@@ -358,7 +358,7 @@ def _coordinates(situation: Situation) -> Chosen:
     coordinates = situation.settled.settings.get("coordinates", IN_TURN)
     check_coordinates(coordinates)
     share = coordinates.rate(situation.problem.n_coefficients(situation.facts))
-    length, curvature = situation.length(1) * math.sqrt(share), situation.curvature + situation.problem.penalty.l2
+    length, curvature = situation.length(1) * math.sqrt(share), situation.curvature + situation.problem.regulariser.l2
     n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE / share, GRADIENT_ROUNDS)
     step = min(length / (n_rounds * share), 2 / curvature)
     return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
@@ -442,7 +442,7 @@ class Parts:
     def build(self, values: Mapping[str, Any], problem: Problem, privacy: Privacy) -> Algorithm:
         fields = _field_types(ALGORITHMS[self.name])
         own = {name: value for name, value in values.items() if name in self.own}
-        own |= {name: problem.penalty for name, kind in fields.items() if _is_regulariser(kind)}
+        own |= {name: problem.regulariser for name, kind in fields.items() if _is_regulariser(kind)}
         own |= {"channel": CHANNELS[privacy.trust]} if "channel" in fields else {}
         inner = {name: value for name, value in values.items() if name in self.fields and name not in self.own}
         return ALGORITHMS[self.name](mechanism=self.mechanism(**inner), **own)  # type: ignore[call-arg]
@@ -461,4 +461,4 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _is_regulariser(hint: Any) -> bool:
-    return Penalty in alternatives(hint)
+    return Regulariser in alternatives(hint)

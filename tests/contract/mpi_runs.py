@@ -54,16 +54,16 @@ ALGORITHMS = {
     "dual": DualPerturbedADMM(mechanism=DualPerturbation(penalty=6.0, step_epsilon=1.0), dual_step=6.0),
     "edgewise": EdgewiseADMM.with_edges(GRAPH, EDGES, dual_step=4.0, **GAUSS),
     "one-release": OneReleaseAverage(mechanism=SoloPerturbation(**GAUSS, extra_l2=20.0)),
-    "moves": fixed_point_admm(channel=Broadcast(), penalty=L2(1.0), step=0.3, **GAUSS),
-    "states": fixed_point_admm(channel=Curator(), penalty=L2(1.0), step=0.3, **GAUSS),
+    "moves": fixed_point_admm(channel=Broadcast(), regulariser=L2(1.0), step=0.3, **GAUSS),
+    "states": fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=0.3, **GAUSS),
     "gradient": NoisyGradientDescent(
-        mechanism=GaussianGradient(**GAUSS), penalty=L2(1.0), step=0.01, channel=SecureSum()
+        mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=SecureSum()
     ),
 }
 
 
 def plan_of(name: str, rounds: int) -> Plan:
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     return Plan.make(ALGORITHMS[name], problem, GRAPH, DATA.facts, rounds=rounds, adjacency="replace-one")
 
 

@@ -28,7 +28,7 @@ from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkN
 from coterie.problems import L2, Logistic, Problem
 
 FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(20, 30, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 RING = make_topology("ring", 4)
 GAUSSIAN = {"noise_multiplier": 4.0}
 PROXIMAL = {"step": 0.1, "relaxation": 0.5, **GAUSSIAN}
@@ -45,21 +45,21 @@ EXAMPLES = {
     ),
     "one-release-average": lambda cls: cls(mechanism=SoloPerturbation(extra_l2=10.0, **GAUSSIAN)),
     "noisy-gradient-descent": lambda cls: cls(
-        mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=SecureSum()
+        mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=SecureSum()
     ),
     "noisy-coordinate-descent": lambda cls: cls(
-        mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=Curator()
+        mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()
     ),
     "locally-noised-admm": lambda cls: cls(
-        mechanism=LocalNoise(**PROXIMAL), penalty=L2(1.0), selection=Sample(count=3, seed=0)
+        mechanism=LocalNoise(**PROXIMAL), regulariser=L2(1.0), selection=Sample(count=3, seed=0)
     ),
-    "sum-noised-admm": lambda cls: cls(mechanism=SumNoise(**PROXIMAL), penalty=L2(1.0), channel=Curator()),
+    "sum-noised-admm": lambda cls: cls(mechanism=SumNoise(**PROXIMAL), regulariser=L2(1.0), channel=Curator()),
     "broadcast-noised-admm": lambda cls: cls(
-        mechanism=BroadcastNoise(**PROXIMAL), penalty=L2(1.0), channel=SecureSum()
+        mechanism=BroadcastNoise(**PROXIMAL), regulariser=L2(1.0), channel=SecureSum()
     ),
-    "walk-admm": lambda cls: cls(mechanism=LocalNoise(**PROXIMAL), penalty=L2(1.0), selection=Walk(seed=0)),
+    "walk-admm": lambda cls: cls(mechanism=LocalNoise(**PROXIMAL), regulariser=L2(1.0), selection=Walk(seed=0)),
     "memoryless-walk": lambda cls: cls(
-        mechanism=WalkNoise(**PROXIMAL), penalty=L2(0.0), selection=Walk(seed=None, most_visits=4)
+        mechanism=WalkNoise(**PROXIMAL), regulariser=L2(0.0), selection=Walk(seed=None, most_visits=4)
     ),
 }
 
@@ -90,8 +90,10 @@ WITH_DUAL_STEP = those_with(lambda a: hasattr(a, "dual_step"))
 
 
 def problem_for(algorithm, **changes):
-    """The algorithms that apply the penalty themselves must be told the same one."""
-    return dataclasses.replace(PROBLEM, **({"penalty": getattr(algorithm, "penalty", PROBLEM.penalty)} | changes))
+    """The algorithms that apply the regulariser themselves must be told the same one."""
+    return dataclasses.replace(
+        PROBLEM, **({"regulariser": getattr(algorithm, "regulariser", PROBLEM.regulariser)} | changes)
+    )
 
 
 def make_plan(algorithm, **changes):
@@ -136,8 +138,8 @@ def test_every_setting_is_in_the_digest(algorithm):
         make_plan(algorithm, facts=dataclasses.replace(FACTS, row_norm=0.5)),
         make_plan(algorithm, facts=dataclasses.replace(FACTS, sizes=(20, 30, 40, 51))),
     ]
-    if not hasattr(algorithm, "penalty"):
-        others.append(make_plan(algorithm, problem=dataclasses.replace(PROBLEM, penalty=L2(1.0000000000000002))))
+    if not hasattr(algorithm, "regulariser"):
+        others.append(make_plan(algorithm, problem=dataclasses.replace(PROBLEM, regulariser=L2(1.0000000000000002))))
     if not isinstance(algorithm, EdgewiseADMM):  # its penalties belong to one graph
         others.append(make_plan(algorithm, topology="complete"))
     if noised(plan):
@@ -154,7 +156,7 @@ def test_an_algorithm_for_one_party_keeps_the_same_promises():
         mechanism = ImageNoise(
             A=[[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]], step=0.1, noise_multiplier=multiplier
         )
-        algorithm = ALGORITHMS["general-admm"](mechanism=mechanism, penalty=L2(1.0), relaxation=0.5)
+        algorithm = ALGORITHMS["general-admm"](mechanism=mechanism, regulariser=L2(1.0), relaxation=0.5)
         return make_plan(algorithm, facts=facts, topology="unrestricted", **changes)
 
     assert re.fullmatch(r"[a-z-]+-(19|20)\d\d", plan().algorithm.citation)
@@ -272,10 +274,10 @@ def test_a_graph_of_neighbours_is_asked_for_where_it_is_needed(name):
         assert make_plan(algorithm, topology="unrestricted").epsilon(1e-6) > 0
 
 
-@those_with(lambda a: hasattr(a, "penalty"))
-def test_a_penalty_that_is_not_the_problems_is_refused(algorithm):
-    with pytest.raises(InputError, match=r"^penalty: the algorithm has "):
-        make_plan(algorithm, problem=dataclasses.replace(PROBLEM, penalty=L2(7.0)))
+@those_with(lambda a: hasattr(a, "regulariser"))
+def test_a_regulariser_that_is_not_the_problems_is_refused(algorithm):
+    with pytest.raises(InputError, match=r"^regulariser: the algorithm has "):
+        make_plan(algorithm, problem=dataclasses.replace(PROBLEM, regulariser=L2(7.0)))
 
 
 @WITH_DUAL_STEP

@@ -13,7 +13,7 @@ import coterie.audit
 from coterie.algorithms import ALGORITHMS, NoisyGradientDescent
 from coterie.audit import suite
 from coterie.audit.finding import Measured
-from coterie.audit.instances import HEAVY, LIGHT, PENALTY, enumerate_instances
+from coterie.audit.instances import HEAVY, LIGHT, REGULARISER, enumerate_instances
 from coterie.cli import audit as audit_command
 from coterie.errors import InputError
 from coterie.network.channels import Curator
@@ -105,7 +105,7 @@ def test_a_check_that_breaks_does_not_pass(monkeypatch):
 
     monkeypatch.setitem(suite.CHECKS, "game", broken)
     algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=4.0), penalty=PENALTY, step=0.5, channel=Curator()
+        mechanism=GaussianGradient(noise_multiplier=4.0), regulariser=REGULARISER, step=0.5, channel=Curator()
     )
     findings = coterie.audit.check(algorithm, checks=["game"], adjacency="replace-one", unit="record")
     assert [(f.verdict, f.detail) for f in findings] == [("fail", "ZeroDivisionError: by accident")]

@@ -46,7 +46,7 @@ def people(silent=False, n_parties=N):
 
 
 def problem_of(algorithm, loss=LOSS):
-    return Problem(loss=loss, penalty=algorithm.penalty, record_weight=1.0)
+    return Problem(loss=loss, regulariser=algorithm.regulariser, record_weight=1.0)
 
 
 def plan_of(algorithm, loss=LOSS, rounds=ROUNDS, federation=None, **changes):
@@ -120,7 +120,11 @@ def as_block_iteration(releases, models, *, at_work=None, batches=None, rate=1.0
 def test_gradient_descent_with_all_or_some_records(selection):
     """Proposition 1: DP-GD; and DP-SGD, where e swaps the gradient of all records for that of the batch."""
     algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(**NOISE), penalty=L2(L2_WEIGHT), step=STEP, channel=Curator(), selection=selection
+        mechanism=GaussianGradient(**NOISE),
+        regulariser=L2(L2_WEIGHT),
+        step=STEP,
+        channel=Curator(),
+        selection=selection,
     )
     plan = plan_of(algorithm)
     releases, models = released(plan)
@@ -136,7 +140,12 @@ ORDERS = [Cyclic(), Shuffled(seed=1), Sample(count=1, seed=1), Sample(count=2, s
 
 
 def coordinate_descent(**changes):
-    settings = {"mechanism": GaussianGradient(**NOISE), "penalty": L2(L2_WEIGHT), "step": STEP, "channel": Curator()}
+    settings = {
+        "mechanism": GaussianGradient(**NOISE),
+        "regulariser": L2(L2_WEIGHT),
+        "step": STEP,
+        "channel": Curator(),
+    }
     return NoisyCoordinateDescent(**settings | changes)
 
 
@@ -174,9 +183,9 @@ def lions_mercier(prox_f, prox_g):
 
 @pytest.mark.parametrize("selection", [All(), Cyclic(), Shuffled(seed=1), Sample(count=4, seed=1)], ids=repr)
 def test_consensus_admm_by_blocks_of_people(selection):
-    """Section 3.2: block i is the state of person i, and g holds them all at one z with the penalty."""
+    """Section 3.2: block i is the state of person i, and g holds them all at one z with the regulariser."""
     mechanism = LocalNoise(step=GAMMA, relaxation=LAMBDA, **NOISE)
-    algorithm = LocallyNoisedADMM(mechanism=mechanism, penalty=L1(KAPPA), selection=selection)
+    algorithm = LocallyNoisedADMM(mechanism=mechanism, regulariser=L1(KAPPA), selection=selection)
     plan = plan_of(algorithm)
     at_work = selection.table(ROUNDS, make_topology(UNRESTRICTED, N))
 
@@ -214,7 +223,7 @@ def test_consensus_admm_by_blocks_of_people(selection):
 def test_douglas_rachford_at_one_party():
     """f of all records at a curator and a public g, with A = I: GeneralADMM."""
     mechanism = ImageNoise(A=np.eye(D).tolist(), step=GAMMA, **NOISE)
-    algorithm = GeneralADMM(mechanism=mechanism, penalty=L1(KAPPA), relaxation=LAMBDA)
+    algorithm = GeneralADMM(mechanism=mechanism, regulariser=L1(KAPPA), relaxation=LAMBDA)
     plan = plan_of(algorithm, federation=people(n_parties=1))
     releases, models = released(plan, n_parties=1)
 
@@ -248,7 +257,7 @@ def test_douglas_rachford_at_one_party():
 
 def quiet(**changes):
     """Without noise to speak of."""
-    usual = {"mechanism": GaussianGradient(noise_multiplier=1e-14), "penalty": ElasticNet(0.4, 0.1)}
+    usual = {"mechanism": GaussianGradient(noise_multiplier=1e-14), "regulariser": ElasticNet(0.4, 0.1)}
     return coordinate_descent(**usual | changes)
 
 
@@ -276,7 +285,7 @@ def test_what_is_clipped_is_the_part_at_work():
     federation = Federation.from_arrays(X, y, parties=np.arange(N), labels=(0, 1, 2), min_records=1)
     algorithm = quiet(
         mechanism=GaussianGradient(noise_multiplier=1e-12, clip=clip),
-        penalty=L2(0.0),
+        regulariser=L2(0.0),
         coordinates=Sample(count=4, seed=0),
     )
     plan = plan_of(algorithm, loss=Multinomial(3), rounds=6, federation=federation)
@@ -312,7 +321,7 @@ def test_coordinates_that_look_at_data_are_refused():
             return private, grant.gradient(problem, records, at=inbox[0], coordinates=records.X[0])
 
     with pytest.raises(LeakError, match="takes as public"):
-        plan_of(Peeking(mechanism=GaussianGradient(**NOISE), penalty=L2(1.0), step=STEP, channel=Curator()))
+        plan_of(Peeking(mechanism=GaussianGradient(**NOISE), regulariser=L2(1.0), step=STEP, channel=Curator()))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +329,7 @@ def test_coordinates_that_look_at_data_are_refused():
     [
         ({"coordinates": Poisson(probability=0.5, seed=None)}, "coordinates: got Poisson.*Cyclic, Shuffled, Sample"),
         ({"coordinates": Sample(count=4, seed=0)}, "coordinates: got Sample.*there are 3 coefficients"),
-        ({"penalty": Ball(1.0)}, "penalty: got Ball.*sum over coefficients"),
+        ({"regulariser": Ball(1.0)}, "regulariser: got Ball.*sum over coefficients"),
         ({"step": (0.1,) * N}, "step: got .*one number is needed"),
     ],
 )

@@ -123,7 +123,7 @@ SPECS = {
         "'count' is missing",
     ),
     "a loss for other labels": ('"logistic"', '"huber"', "labels"),
-    "two penalties": ("l2 = 1.0", "l1 = 1.0\nradius = 2.0", "radius"),
+    "two regularisers": ("l2 = 1.0", "l1 = 1.0\nradius = 2.0", "radius"),
     "half a box": ("l2 = 1.0", "low = 0.0", "both or neither"),
     "a width that the loss has not": ("l2 = 1.0", "width = 1.0", "problem.width"),
     "weights for three labels": ("l2 = 1.0", "class_weight = [1, 2, 3]", "class_weight"),

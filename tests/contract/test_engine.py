@@ -28,7 +28,7 @@ from coterie.problems import L2, ElasticNet, Logistic, Problem
 from coterie.transcript import Interrupted, Transcript
 
 UNEQUAL = (2, 60, 70, 500)
-PROBLEM = Problem(loss=Logistic(), penalty=L2(2.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0)
 
 
 def make_federation(sizes=(20, 20, 20, 20), d=4, seed=0):
@@ -109,7 +109,7 @@ def exchange_messages(plan, federation, source, repeat=0):
     [
         (ConsensusADMM.with_penalty(1.0), PROBLEM),
         (noised_admm(), dataclasses.replace(PROBLEM, record_weight=None, party_weight=20.0)),
-        (noised_admm(noise_rate=3.0), dataclasses.replace(PROBLEM, penalty=ElasticNet(1.0, 0.5))),
+        (noised_admm(noise_rate=3.0), dataclasses.replace(PROBLEM, regulariser=ElasticNet(1.0, 0.5))),
     ],
     ids=["no noise", "gaussian", "gamma and l1"],
 )
@@ -265,7 +265,7 @@ def test_repeats_must_be_a_positive_integer(small, repeats):
 
 def gradient_descent(channel, noise_multiplier, step=0.05):
     return NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=noise_multiplier), penalty=L2(2.0), step=step, channel=channel
+        mechanism=GaussianGradient(noise_multiplier=noise_multiplier), regulariser=L2(2.0), step=step, channel=channel
     )
 
 

@@ -57,7 +57,7 @@ def settings(**changes):
 
 
 def solve(algorithm, loss, fed, rounds, topology="unrestricted", **changes):
-    problem = Problem(loss=loss, penalty=algorithm.penalty, record_weight=1.0)
+    problem = Problem(loss=loss, regulariser=algorithm.regulariser, record_weight=1.0)
     arguments = {"rounds": rounds, "adjacency": "replace-one", **changes}
     plan = Plan.make(algorithm, problem, topology, fed.facts, **arguments)
     return run(plan, fed, noise=Seeded(0))
@@ -69,48 +69,51 @@ LASSO = L1(0.5)
 FREE = L2(0.0)
 CLIP = 100.0  # far away from anything that occurs
 WAYS = {
-    "centralised, M1": lambda p, c: (LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), penalty=p), 150),
+    "centralised, M1": lambda p, c: (LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p), 150),
     "federated, M1, sample": lambda p, c: (
-        LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), penalty=p, selection=Sample(count=3, seed=0)),
+        LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p, selection=Sample(count=3, seed=0)),
         1500,
     ),
     "federated, M1, poisson": lambda p, c: (
         LocallyNoisedADMM(
-            mechanism=LocalNoise(**settings(clip=c)), penalty=p, selection=Poisson(probability=0.3, seed=0)
+            mechanism=LocalNoise(**settings(clip=c)), regulariser=p, selection=Poisson(probability=0.3, seed=0)
         ),
         600,
     ),
     "cyclic": lambda p, c: (
-        LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), penalty=p, selection=Cyclic()),
+        LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p, selection=Cyclic()),
         4000,
     ),
     "shuffled": lambda p, c: (
-        LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), penalty=p, selection=Shuffled(seed=2)),
+        LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p, selection=Shuffled(seed=2)),
         4000,
     ),
-    "walk": lambda p, c: (WalkADMM(mechanism=LocalNoise(**settings(clip=c)), penalty=p, selection=Walk(seed=0)), 6000),
+    "walk": lambda p, c: (
+        WalkADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p, selection=Walk(seed=0)),
+        6000,
+    ),
     "walk on a ring": lambda p, c: (
-        WalkADMM(mechanism=LocalNoise(**settings(clip=c)), penalty=p, selection=Walk(seed=0)),
+        WalkADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p, selection=Walk(seed=0)),
         40000,
     ),
-    "M2": lambda p, c: (SumNoisedADMM(mechanism=SumNoise(**settings(clip=c)), penalty=p, channel=Curator()), 150),
+    "M2": lambda p, c: (SumNoisedADMM(mechanism=SumNoise(**settings(clip=c)), regulariser=p, channel=Curator()), 150),
     "M2, secret poisson": lambda p, c: (
         SumNoisedADMM(
             mechanism=SumNoise(**settings(clip=CLIP)),
-            penalty=p,
+            regulariser=p,
             channel=SecureSum(),
             selection=Poisson(probability=0.5, seed=None),
         ),
         400,
     ),
     "M3": lambda p, c: (
-        BroadcastNoisedADMM(mechanism=BroadcastNoise(**settings(clip=c)), penalty=p, channel=SecureSum()),
+        BroadcastNoisedADMM(mechanism=BroadcastNoise(**settings(clip=c)), regulariser=p, channel=SecureSum()),
         150,
     ),
     "M3, sample": lambda p, c: (
         BroadcastNoisedADMM(
             mechanism=BroadcastNoise(**settings(clip=c)),
-            penalty=p,
+            regulariser=p,
             channel=Curator(),
             selection=Sample(count=3, seed=1),
         ),
@@ -119,8 +122,8 @@ WAYS = {
 }
 
 
-def solve_in(way, penalty, loss, fed, clip=None):
-    algorithm, rounds = WAYS[way](penalty, clip)
+def solve_in(way, regulariser, loss, fed, clip=None):
+    algorithm, rounds = WAYS[way](regulariser, clip)
     secret = {"adjacency": "zero-out", "unit": "party"} if algorithm.selection.secret else {}
     topology = "ring" if way == "walk on a ring" else "unrestricted"
     return solve(algorithm, loss, fed, rounds, topology, **secret).models[0]
@@ -141,7 +144,7 @@ def test_the_lasso_of_people_is_scikit_learns(way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_logistic_regression_of_hospitals_is_the_pooled_one(way):
-    fed, penalty = federation(2, 4), ElasticNet(0.5, 0.2)
+    fed, regulariser = federation(2, 4), ElasticNet(0.5, 0.2)
     X, y, _ = fed.pooled
     f = cp.Variable(D)
     objective = cp.sum(cp.logistic(cp.multiply(1 - 2 * y, X @ f))) + 0.25 * cp.sum_squares(f) + 0.2 * cp.norm1(f)
@@ -150,15 +153,15 @@ def test_logistic_regression_of_hospitals_is_the_pooled_one(way):
     def value(f):
         return np.logaddexp(0, (1 - 2 * y) * (X @ f)).sum() + 0.25 * f @ f + 0.2 * np.abs(f).sum()
 
-    assert value(solve_in(way, penalty, Logistic(), fed)) - value(f.value) <= 1e-8
+    assert value(solve_in(way, regulariser, Logistic(), fed)) - value(f.value) <= 1e-8
 
 
 @pytest.mark.parametrize("loss", [Huber(0.5), Multinomial(3)], ids=["huber", "multinomial"])
 @pytest.mark.parametrize("n_parties", [N, 3], ids=["people", "groups"])
 def test_other_losses_with_the_l2_spread_over_the_parties(loss, n_parties):
     fed = federation("regression" if isinstance(loss, Huber) else 3, n_parties)
-    penalty = L2(1.0)
-    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    regulariser = L2(1.0)
+    problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     records = [problem.records(shard) for shard in fed.shards]
     start = np.zeros(problem.n_coefficients(fed.facts))
     with jax.enable_x64(True):
@@ -167,7 +170,7 @@ def test_other_losses_with_the_l2_spread_over_the_parties(loss, n_parties):
     spread = BroadcastNoise(**settings(step=1.0, spread_l2=True))
     together = BroadcastNoise(**settings(step=1.0))
     for mechanism in (spread, together):
-        algorithm = BroadcastNoisedADMM(mechanism=mechanism, penalty=penalty, channel=Curator())
+        algorithm = BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator())
         with jax.enable_x64(True):
             assert float(value(solve(algorithm, loss, fed, 200).models[0])) <= best + 1e-8
 
@@ -180,7 +183,7 @@ def test_a_walk_without_memory_minimises_moreau_envelopes():
     X, y, _ = fed.pooled
     walk = Walk(seed=None, most_visits=10**6)
     algorithm = MemorylessWalk(
-        mechanism=WalkNoise(**settings(step=step, relaxation=0.05)), penalty=FREE, selection=walk
+        mechanism=WalkNoise(**settings(step=step, relaxation=0.05)), regulariser=FREE, selection=walk
     )
     model = solve(algorithm, Huber(20.0), fed, 60_000).models_by_round[0, 20_000:].mean(axis=0)
 
@@ -206,9 +209,9 @@ FUSED = scipy.sparse.csr_array(np.eye(D) - np.eye(D, k=-1))
     ids=["sparse", "tall", "affine"],
 )
 def test_a_general_constraint_reaches_the_constrained_optimum(A, B, c):
-    fed, penalty = federation("regression", 1), ElasticNet(0.1, 0.5)
+    fed, regulariser = federation("regression", 1), ElasticNet(0.1, 0.5)
     mechanism = ImageNoise(A=A, step=1.0, noise_multiplier=OFF)
-    algorithm = GeneralADMM(mechanism=mechanism, penalty=penalty, relaxation=0.5, B=B, c=c)
+    algorithm = GeneralADMM(mechanism=mechanism, regulariser=regulariser, relaxation=0.5, B=B, c=c)
     model = solve(algorithm, Huber(10.0), fed, 400).models[0]
     X, y, _ = fed.pooled
     A, B, c = mechanism.A.dense, algorithm.B.dense, np.asarray(algorithm.c)
@@ -224,8 +227,8 @@ def test_a_loss_of_one_constraint_is_what_its_smallest_singular_value_says():
     """The paper's Theorem 7, corrected: 8 a K L^2 gamma^2 / (sigma^2 n^2 w^2), sigma being twice our noise on A x."""
     fed = federation(2, 1)
     mechanism = ImageNoise(A=0.5 * np.eye(D), step=0.7, noise_multiplier=3.0)
-    algorithm = GeneralADMM(mechanism=mechanism, penalty=L2(1.0), relaxation=0.5)
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1 / N)
+    algorithm = GeneralADMM(mechanism=mechanism, regulariser=L2(1.0), relaxation=0.5)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1 / N)
     plan = Plan.make(algorithm, problem, "unrestricted", fed.facts, rounds=5, adjacency="replace-one")
     sigma = 2 * float(plan.grant_table().noise_std[0])
     stated = sum(count * event.rdp(np.array([2.0]))[0, 0] for event, count in plan.ledger(0))
@@ -238,7 +241,7 @@ def test_gradient_descent_with_a_secret_coin_is_dp_sgd():
     X, y, _ = fed.pooled
     mechanism, coin = GaussianGradient(noise_multiplier=1.3, clip=0.4), Poisson(probability=0.25, seed=None)
     algorithm = NoisyGradientDescent(
-        mechanism=mechanism, penalty=L1(0.01), step=0.05, channel=Curator(), selection=coin
+        mechanism=mechanism, regulariser=L1(0.01), step=0.05, channel=Curator(), selection=coin
     )
     transcript = solve(algorithm, Squared(), fed, 12, adjacency="zero-out")
     source, f = Seeded(0), np.zeros(D)
@@ -260,7 +263,7 @@ def test_gradient_descent_with_a_secret_coin_is_dp_sgd():
 def plan_of(algorithm, fed=None, topology="unrestricted", loss=None, **changes):
     fed = federation(2) if fed is None else fed
     loss = loss or (Logistic() if fed.facts.labels else Squared())
-    problem = Problem(loss=loss, penalty=algorithm.penalty, record_weight=1.0)
+    problem = Problem(loss=loss, regulariser=algorithm.regulariser, record_weight=1.0)
     arguments = {"rounds": 10, "adjacency": "replace-one", **changes}
     return Plan.make(algorithm, problem, topology, fed.facts, **arguments)
 
@@ -281,7 +284,7 @@ CLIPPED = SumNoise(**PRIVATE, clip=0.1)
 )
 def test_the_mechanism_follows_the_channel(channel, selection, expected):
     algorithm = fixed_point_admm(
-        channel=channel, penalty=FREE, step=1.0, noise_multiplier=20.0, selection=selection, clip=0.5
+        channel=channel, regulariser=FREE, step=1.0, noise_multiplier=20.0, selection=selection, clip=0.5
     )
     assert type(algorithm) is expected
     assert algorithm.channel == channel
@@ -291,8 +294,8 @@ def test_the_mechanism_follows_the_channel(channel, selection, expected):
 def test_a_peer_learns_less_from_a_walk_without_memory():
     n = 1000
     facts = dataclasses.replace(federation(2).facts, parties=tuple(map(str, range(n))), sizes=(1,) * n)
-    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=100))
-    problem = Problem(loss=Logistic(), penalty=FREE, record_weight=1.0)
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=None, most_visits=100))
+    problem = Problem(loss=Logistic(), regulariser=FREE, record_weight=1.0)
     plan = Plan.make(walk, problem, "unrestricted", facts, rounds=100_000, adjacency="replace-one")
     assert plan.epsilon(1e-6) == plan.epsilon(1e-6, observer="everybody")
     assert 0 < plan.epsilon(1e-6, observer="peer") < 0.3 * plan.epsilon(1e-6)
@@ -306,15 +309,15 @@ def test_a_peer_learns_less_from_a_walk_without_memory():
     few = plan_of(walk)
     assert few.epsilon(1e-6, observer="peer") <= few.epsilon(1e-6)
     # a walk with memory has no such theorem: the loss against everybody stands
-    plain = plan_of(WalkADMM(mechanism=M1, penalty=FREE, selection=Walk(seed=0)))
+    plain = plan_of(WalkADMM(mechanism=M1, regulariser=FREE, selection=Walk(seed=0)))
     assert plain.epsilon(1e-6, observer="peer") == plain.epsilon(1e-6)
 
 
 def test_whole_parties_can_be_protected():
     fed = federation(2, 4)
     for algorithm in (
-        LocallyNoisedADMM(mechanism=M1, penalty=FREE),
-        BroadcastNoisedADMM(mechanism=M3, penalty=FREE, channel=Curator()),
+        LocallyNoisedADMM(mechanism=M1, regulariser=FREE),
+        BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator()),
     ):
         record, party = (plan_of(algorithm, fed, unit=unit) for unit in ("record", "party"))
         # equal losses at noise in proportion: six records a hospital
@@ -326,7 +329,7 @@ def test_whole_parties_can_be_protected():
 def test_amplification_is_claimed_where_it_is_proved():
     def sampled(**changes):
         algorithm = SumNoisedADMM(
-            mechanism=CLIPPED, penalty=FREE, channel=Curator(), selection=Poisson(probability=0.1, seed=None)
+            mechanism=CLIPPED, regulariser=FREE, channel=Curator(), selection=Poisson(probability=0.1, seed=None)
         )
         return plan_of(dataclasses.replace(algorithm, **changes.pop("algorithm", {})), **changes)
 
@@ -346,48 +349,49 @@ def test_amplification_is_claimed_where_it_is_proved():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, penalty=FREE), federation("regression")),
+        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, regulariser=FREE), federation("regression")),
          PrivacyPreconditionError, "loss: Squared has unbounded slopes"),
-        (lambda: plan_of(SumNoisedADMM(mechanism=SumNoise(**PRIVATE | {"relaxation": 0.7}), penalty=FREE,
+        (lambda: plan_of(SumNoisedADMM(mechanism=SumNoise(**PRIVATE | {"relaxation": 0.7}), regulariser=FREE,
                                        channel=Curator())),
          PrivacyPreconditionError, "relaxation: got 0.7; at most 0.5 is needed without clip"),
-        (lambda: plan_of(BroadcastNoisedADMM(mechanism=BroadcastNoise(**PRIVATE | {"relaxation": 1.0}), penalty=FREE,
-                                             channel=Curator())),
+        (lambda: plan_of(BroadcastNoisedADMM(mechanism=BroadcastNoise(**PRIVATE | {"relaxation": 1.0}),
+                                             regulariser=FREE, channel=Curator())),
          PrivacyPreconditionError, "relaxation: got 1.0; less than 1.0"),
-        (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, penalty=FREE, channel=SecureSum(),
+        (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=SecureSum(),
                                              selection=Sample(count=2, seed=0))),
          InputError, "selection: got Sample(count=2, seed=0); a secure sum needs every party's share"),
-        (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, penalty=FREE, channel=Curator(),
+        (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator(),
                                              selection=Poisson(probability=0.5, seed=None))),
          PrivacyPreconditionError, "selection: secret, but states that are broadcast gain nothing"),
-        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, penalty=FREE, selection=Poisson(probability=0.5, seed=None))),
+        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, regulariser=FREE,
+                                           selection=Poisson(probability=0.5, seed=None))),
          InputError, "selection: got Poisson(probability=0.5, seed=None); on a broadcast channel everybody sees"),
-        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, penalty=FREE, selection=Walk(seed=0))),
+        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, regulariser=FREE, selection=Walk(seed=0))),
          InputError, "a token channel needs a Walk, and a Walk a token channel"),
-        (lambda: plan_of(WalkADMM(mechanism=M1, penalty=FREE, selection=Walk(seed=None))),
+        (lambda: plan_of(WalkADMM(mechanism=M1, regulariser=FREE, selection=Walk(seed=None))),
          InputError, "a secret walk needs most_visits"),
-        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, penalty=FREE, selection=Sample(count=N + 1, seed=0))),
+        (lambda: plan_of(LocallyNoisedADMM(mechanism=M1, regulariser=FREE, selection=Sample(count=N + 1, seed=0))),
          InputError, "count: got 25; at most the 24 parties"),
-        (lambda: plan_of(WalkADMM(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=0))),
+        (lambda: plan_of(WalkADMM(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=0))),
          InputError, "mechanism: got WalkNoise; WalkADMM is proved with LocalNoise"),
-        (lambda: plan_of(SumNoisedADMM(mechanism=M3, penalty=FREE, channel=Curator())),
+        (lambda: plan_of(SumNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator())),
          InputError, "mechanism: got BroadcastNoise; SumNoisedADMM is proved with SumNoise"),
         (lambda: WalkNoise(**PRIVATE | {"noise_multiplier": (20.0,) * N}),
          InputError, "noise_multiplier: got one per party; every visit of the token needs the same noise"),
-        (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=L2(1.0),
+        (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=L2(1.0),
                                         selection=Walk(seed=None, most_visits=1))),
-         InputError, "penalty: got L2(l2=1.0); a walk without memory takes none"),
-        (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE,
+         InputError, "regulariser: got L2(l2=1.0); a walk without memory takes none"),
+        (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE,
                                         selection=Walk(seed=None, most_visits=1)), topology="ring"),
          InputError, "topology: a walk without memory is proved for"),
-        (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=3))),
+        (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=3))),
          InputError, "a walk that everybody can repeat hides nothing"),
-        (lambda: plan_of(GeneralADMM(mechanism=ImageNoise(A=np.eye(D), step=1.0, noise_multiplier=1.0), penalty=FREE,
-                                     relaxation=0.5)),
+        (lambda: plan_of(GeneralADMM(mechanism=ImageNoise(A=np.eye(D), step=1.0, noise_multiplier=1.0),
+                                     regulariser=FREE, relaxation=0.5)),
          InputError, "parties: got 24; one party must hold all records"),
         (lambda: ImageNoise(A=np.ones((3, 2)), step=1.0, noise_multiplier=1.0),
          PrivacyPreconditionError, "A: its columns are linearly dependent"),
-        (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, penalty=FREE, channel=Curator()), unit="party",
+        (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator()), unit="party",
                          records_per_person=2),
          InputError, "unit: got 'party'; records_per_person and people_span_parties"),
     ],
@@ -400,7 +404,7 @@ def test_what_is_not_proved_is_refused(make, error, message):
 
 def test_somebody_with_a_record_at_every_party_moves_the_sum_with_all_of_them():
     fed = federation(2, 4)
-    algorithm = BroadcastNoisedADMM(mechanism=M3, penalty=FREE, channel=Curator())
+    algorithm = BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator())
     one, everywhere = (plan_of(algorithm, fed, people_span_parties=span) for span in (False, True))
     [(single, rounds)], [(together, same)] = one.ledger(0), everywhere._spanning_ledger()
     assert rounds == same == 10
@@ -410,9 +414,9 @@ def test_somebody_with_a_record_at_every_party_moves_the_sum_with_all_of_them():
 def test_every_visit_of_a_token_has_the_same_noise():
     """A visit hides under the noise of those that follow: a quiet party would uncover it."""
     facts = dataclasses.replace(federation(2).facts, parties=("a", "b", "c"), sizes=(1, 4, 9))
-    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=2))
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=None, most_visits=2))
     for weights in ({"record_weight": 1.0}, {"party_weight": 1.0}):
-        problem = Problem(loss=Logistic(), penalty=FREE, **weights)
+        problem = Problem(loss=Logistic(), regulariser=FREE, **weights)
         for unit in ("record", "party"):
             plan = Plan.make(walk, problem, "unrestricted", facts, rounds=9, adjacency="replace-one", unit=unit)
             assert len(set(plan.grant_table().noise_std.tolist())) == 1
@@ -420,7 +424,7 @@ def test_every_visit_of_a_token_has_the_same_noise():
 
 
 def test_nothing_hides_under_the_noise_of_parties_that_are_all_affected():
-    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=1))
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=None, most_visits=1))
     plan = plan_of(walk, people_span_parties=True)
     assert plan.epsilon(1e-6, observer="peer") == plan.epsilon(1e-6)
 
@@ -432,7 +436,7 @@ def test_a_holder_that_may_not_work_any_more_still_noises_the_token(sizes):
     if sizes == "unequal":
         X, y, _ = fed.pooled
         fed = Federation.from_arrays(X, y, parties=np.minimum(np.arange(N), 20), labels=(0, 1), min_records=1)
-    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), penalty=FREE, selection=Walk(seed=None, most_visits=1))
+    walk = MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=None, most_visits=1))
     plan = plan_of(walk, fed, rounds=2000)
     late = run(plan, fed, noise=Seeded(0)).releases[0, 1000:, 0]
     std = float(plan.grant_table().noise_std[0])
@@ -442,7 +446,7 @@ def test_a_holder_that_may_not_work_any_more_still_noises_the_token(sizes):
 def test_the_same_seed_gives_the_same_coins_again():
     fed, source = federation(2), Seeded(4)
     selection = Poisson(probability=0.5, seed=None)
-    algorithm = SumNoisedADMM(mechanism=CLIPPED, penalty=FREE, channel=Curator(), selection=selection)
+    algorithm = SumNoisedADMM(mechanism=CLIPPED, regulariser=FREE, channel=Curator(), selection=selection)
     plan = plan_of(algorithm, fed, adjacency="zero-out")
     np.testing.assert_array_equal(*(run(plan, fed, noise=source).releases for _ in range(2)))
 
@@ -450,13 +454,13 @@ def test_the_same_seed_gives_the_same_coins_again():
 def test_settings_from_numpy_can_be_saved():
     selection = Sample(count=np.int64(2), seed=np.int64(0))
     mechanism = LocalNoise(step=np.float32(0.5), relaxation=np.float64(0.5), noise_multiplier=np.float32(2.0))
-    plan = plan_of(LocallyNoisedADMM(mechanism=mechanism, penalty=FREE, selection=selection))
+    plan = plan_of(LocallyNoisedADMM(mechanism=mechanism, regulariser=FREE, selection=selection))
     assert Plan.from_json(plan.to_json()).digest == plan.digest
 
 
 def test_what_a_stopped_run_has_cost():
     fed = federation(2)
-    algorithm = LocallyNoisedADMM(mechanism=M1, penalty=FREE, selection=Sample(count=2, seed=0))
+    algorithm = LocallyNoisedADMM(mechanism=M1, regulariser=FREE, selection=Sample(count=2, seed=0))
     transcript = run(plan_of(algorithm, fed), fed, noise=Seeded(0), repeats=2)
     half = dataclasses.replace(transcript, releases=transcript.releases[:, :5])
     works = transcript.plan.participation
@@ -467,7 +471,7 @@ def test_what_a_stopped_run_has_cost():
 
 def test_transcripts_with_few_speakers_can_be_saved(tmp_path):
     fed = federation(2)
-    algorithm = LocallyNoisedADMM(mechanism=M1, penalty=FREE, selection=Poisson(probability=0.2, seed=0))
+    algorithm = LocallyNoisedADMM(mechanism=M1, regulariser=FREE, selection=Poisson(probability=0.2, seed=0))
     transcript = run(plan_of(algorithm, fed), fed, noise=Seeded(0))
     again = type(transcript).load(transcript.save(tmp_path / "few.npz"))
     assert again.releases.shape[2] == transcript.plan.participation.sum(axis=1).max() < N

@@ -34,7 +34,7 @@ from coterie.schedules import Schedule
 from coterie.transcript import Transcript
 
 RING = make_topology("ring", 5)
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 UNEQUAL = (2.0, 3.0, 2.5, 4.0, 2.0)
 
 

@@ -72,7 +72,7 @@ def party_models(federation, problem, algorithm, graph, rounds):
 def logistic_optimum(federation, problem):
     """scikit-learn's answer, polished by Newton steps in NumPy because its own stopping rule is coarser than 1e-8."""
     X, y, weight = pooled(federation, problem)
-    l2 = problem.penalty.l2
+    l2 = problem.regulariser.l2
     model = LogisticRegression(C=1 / l2, fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=1000)
     found = model.fit(X, y, sample_weight=weight).coef_[0]
     f = found.copy()
@@ -85,7 +85,7 @@ def logistic_optimum(federation, problem):
     return f
 
 
-LOGISTIC = Problem(loss=Logistic(), penalty=L2(2.0), record_weight=1.0)
+LOGISTIC = Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0)
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
@@ -109,7 +109,7 @@ def test_every_party_reaches_the_pooled_optimum_on_every_graph(graph, sizes):
 @pytest.mark.parametrize("weights", [False, True], ids=["", "sample_weight"])
 def test_every_weighting_means_the_same_here_and_in_scikit_learn(weighting, weights):
     federation = make_federation(SIZES["unequal"], weights=weights)
-    problem = Problem(loss=Logistic(), penalty=L2(2.0), **weighting)
+    problem = Problem(loss=Logistic(), regulariser=L2(2.0), **weighting)
     models = party_models(federation, problem, ConsensusADMM.with_penalty(1.0), "complete", 300)
     np.testing.assert_allclose(models, np.tile(logistic_optimum(federation, problem), (6, 1)), atol=1e-8)
 
@@ -138,13 +138,13 @@ def test_one_party_alone_is_the_pooled_problem():
 def test_a_wrong_weighting_would_be_seen():
     """The optima under test differ by far more than the tolerance, so agreement means something."""
     federation = make_federation(SIZES["unequal"], weights=True)
-    problems = [LOGISTIC, Problem(loss=Logistic(), penalty=L2(2.0), party_weight=40.0)]
-    problems.append(Problem(loss=Logistic(), penalty=L2(2.0), record_weight=1.0, class_weight=(1.0, 3.0)))
+    problems = [LOGISTIC, Problem(loss=Logistic(), regulariser=L2(2.0), party_weight=40.0)]
+    problems.append(Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0, class_weight=(1.0, 3.0)))
     optima = [logistic_optimum(federation, problem) for problem in problems]
     assert min(np.abs(optima[i] - optima[j]).max() for i in range(3) for j in range(i)) > 1e-2
 
 
-# --- other losses and penalties -------------------------------------------------------------------------------------
+# --- other losses and regularisers ----------------------------------------------------------------------------------
 
 
 def data_term(loss, X, y, weight, f):
@@ -161,9 +161,9 @@ def data_term(loss, X, y, weight, f):
 
 def clarabel_value(problem, X, y, weight):
     f = cp.Variable(X.shape[1])
-    objective = data_term(problem.loss, X, y, weight, f) + problem.penalty.l2 / 2 * cp.sum_squares(f)
+    objective = data_term(problem.loss, X, y, weight, f) + problem.regulariser.l2 / 2 * cp.sum_squares(f)
     constraints = []
-    match problem.penalty:
+    match problem.regulariser:
         case ElasticNet(l1=l1):
             objective += l1 * cp.norm1(f)
         case Box(low=low, high=high):
@@ -191,13 +191,13 @@ def value_and_gradient(problem, X, y, weight, f):
         case Logistic():
             sign = 2 * y - 1
             values, slopes = np.logaddexp(0, -sign * score), -sign / (1 + np.exp(sign * score))
-    l2 = problem.penalty.l2
+    l2 = problem.regulariser.l2
     return weight @ values + l2 / 2 * f @ f, X.T @ (weight * slopes) + l2 * f
 
 
-def kkt_residual(penalty, f, g):
+def kkt_residual(regulariser, f, g):
     """Norm of the least subgradient; coefficients within 1e-9 of a kink or a bound count as on it."""
-    match penalty:
+    match regulariser:
         case ElasticNet(l1=l1):
             g = np.where(np.abs(f) > 1e-9, g + l1 * np.sign(f), np.maximum(np.abs(g) - l1, 0.0))
         case Box(low=low, high=high):
@@ -209,39 +209,39 @@ def kkt_residual(penalty, f, g):
 
 
 PROBLEMS = [
-    Problem(loss=Squared(), penalty=L2(2.0), record_weight=1.0),
-    Problem(loss=Huber(0.5), penalty=L2(2.0), party_weight=30.0),
-    Problem(loss=HuberisedHinge(), penalty=L2(2.0), record_weight=1.0),
-    Problem(loss=Squared(), penalty=L1(6.0), record_weight=1.0),
-    Problem(loss=Huber(0.5), penalty=L1(6.0), record_weight=1.0),
-    Problem(loss=HuberisedHinge(), penalty=ElasticNet(2.0, 6.0), record_weight=1.0),
-    Problem(loss=Logistic(), penalty=ElasticNet(2.0, 6.0), record_weight=1.0),
-    Problem(loss=Squared(), penalty=Box(-0.4, 0.5), record_weight=1.0),
-    Problem(loss=Logistic(), penalty=Ball(1.0, 1.0), record_weight=1.0),
+    Problem(loss=Squared(), regulariser=L2(2.0), record_weight=1.0),
+    Problem(loss=Huber(0.5), regulariser=L2(2.0), party_weight=30.0),
+    Problem(loss=HuberisedHinge(), regulariser=L2(2.0), record_weight=1.0),
+    Problem(loss=Squared(), regulariser=L1(6.0), record_weight=1.0),
+    Problem(loss=Huber(0.5), regulariser=L1(6.0), record_weight=1.0),
+    Problem(loss=HuberisedHinge(), regulariser=ElasticNet(2.0, 6.0), record_weight=1.0),
+    Problem(loss=Logistic(), regulariser=ElasticNet(2.0, 6.0), record_weight=1.0),
+    Problem(loss=Squared(), regulariser=Box(-0.4, 0.5), record_weight=1.0),
+    Problem(loss=Logistic(), regulariser=Ball(1.0, 1.0), record_weight=1.0),
 ]
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.loss}-{p.penalty}")
-def test_other_losses_and_penalties_reach_clarabels_optimum(problem):
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.loss}-{p.regulariser}")
+def test_other_losses_and_regularisers_reach_clarabels_optimum(problem):
     """Coefficients, objective and optimality conditions, each against a source of its own."""
     regression = isinstance(problem.loss, (Squared, Huber))
-    sizes = SIZES["unequal" if problem.penalty.smooth else "equal"]  # a proximal step takes longer to compile
+    sizes = SIZES["unequal" if problem.regulariser.smooth else "equal"]  # a proximal step takes longer to compile
     federation = make_federation(sizes, labels=None if regression else ("no", "yes"))
     models = party_models(federation, problem, ConsensusADMM.with_penalty(0.4), "complete", 600)
     X, y, weight = pooled(federation, problem)
     reference, reference_value = clarabel_value(problem, X, y, weight)
     for f in models:
         value, gradient = value_and_gradient(problem, X, y, weight, f)
-        value += problem.penalty.l1 * np.abs(f).sum() if isinstance(problem.penalty, ElasticNet) else 0.0
+        value += problem.regulariser.l1 * np.abs(f).sum() if isinstance(problem.regulariser, ElasticNet) else 0.0
         assert abs(value - reference_value) <= 1e-8 * abs(reference_value)
-        assert kkt_residual(problem.penalty, f, gradient) <= 1e-7
+        assert kkt_residual(problem.regulariser, f, gradient) <= 1e-7
         np.testing.assert_allclose(f, reference, atol=1e-8)
 
 
 def test_three_classes_reach_scikit_learns_optimum():
     """Without an intercept the penalised softmax optimum is unique, so coefficients can be compared."""
     federation = make_federation(SIZES["unequal"], labels=("a", "b", "c"))
-    problem = Problem(loss=Multinomial(3), penalty=L2(2.0), record_weight=1.0)
+    problem = Problem(loss=Multinomial(3), regulariser=L2(2.0), record_weight=1.0)
     models = party_models(federation, problem, ConsensusADMM.with_penalty(1.0), "complete", 400)
     X, y, weight = pooled(federation, problem)
     model = LogisticRegression(C=0.5, fit_intercept=False, solver="newton-cg", tol=1e-12, max_iter=1000)

@@ -36,7 +36,7 @@ from coterie.privacy.proximal import LocalNoise, SumNoise
 from coterie.problems import L1, L2, HuberisedHinge, Logistic, Problem, Squared
 from coterie.schedules import Schedule
 
-PROBLEM = Problem(loss=Logistic(), penalty=L2(2.0), record_weight=1.0, class_weight=(1.0, 2.0))
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0, class_weight=(1.0, 2.0))
 GENERAL = Paths(only=("general",))
 REPEATS = 3
 
@@ -88,8 +88,8 @@ def people(loss, algorithm_of, n=60, d=4, **settings):
     score = X @ rng.normal(size=d)
     y = (score > 0).astype(int) if isinstance(loss, Logistic) else score
     crowd = Federation.from_arrays(X, y, parties=np.arange(n), min_records=1, **labels)
-    algorithm, penalty = algorithm_of(n)
-    problem = Problem(loss=loss, penalty=penalty, record_weight=1 / n)
+    algorithm, regulariser = algorithm_of(n)
+    problem = Problem(loss=loss, regulariser=regulariser, record_weight=1 / n)
     return Plan.make(algorithm, problem, "unrestricted", crowd.facts, rounds=7, **settings), crowd
 
 
@@ -97,23 +97,25 @@ def sampled_people():
     def algorithm(n):
         mechanism = SumNoise(step=float(n), relaxation=0.5, noise_multiplier=3.0, clip=0.1)
         selection = Poisson(probability=0.1, seed=None)
-        return SumNoisedADMM(mechanism=mechanism, penalty=L1(1e-3), channel=Curator(), selection=selection), L1(1e-3)
+        return SumNoisedADMM(mechanism=mechanism, regulariser=L1(1e-3), channel=Curator(), selection=selection), L1(
+            1e-3
+        )
 
     return people(Squared(), algorithm, adjacency="zero-out", unit="party")
 
 
 def everybody():
     def algorithm(n):
-        return fixed_point_admm(channel=Curator(), penalty=L2(1.0), step=1.3, noise_multiplier=2.0), L2(1.0)
+        return fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=1.3, noise_multiplier=2.0), L2(1.0)
 
     return people(Logistic(), algorithm, adjacency="replace-one")
 
 
 def walk():
     mechanism = LocalNoise(step=0.5, relaxation=0.5, noise_multiplier=2.0)
-    algorithm = WalkADMM(mechanism=mechanism, penalty=L2(1.0), selection=Walk(seed=None, most_visits=5))
+    algorithm = WalkADMM(mechanism=mechanism, regulariser=L2(1.0), selection=Walk(seed=None, most_visits=5))
     data = dense_federation(sizes=(3,) * 20, d=4)
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     return Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=7, adjacency="replace-one"), data
 
 
@@ -173,9 +175,11 @@ def test_the_choice_says_why_no_earlier_path_is_taken(monkeypatch):
     assert told.startswith("general; not argmin by matrices: needs a GPU; ")
     assert "not argmin in machine code: needs enough work" in told
     hinge = plan_of(
-        penalty_perturbed(), data, problem=Problem(loss=HuberisedHinge(), penalty=L2(2.0), record_weight=1.0)
+        penalty_perturbed(), data, problem=Problem(loss=HuberisedHinge(), regulariser=L2(2.0), record_weight=1.0)
     )
-    states = plan_of(fixed_point_admm(channel=Curator(), penalty=PROBLEM.penalty, step=0.3, noise_multiplier=1.0), data)
+    states = plan_of(
+        fixed_point_admm(channel=Curator(), regulariser=PROBLEM.regulariser, step=0.3, noise_multiplier=1.0), data
+    )
     reasons = {
         work(plan, data, MACHINE_CODE, impairments=Impairments(lost=0.1)): "no impairments",
         work(states, data, MACHINE_CODE): "a graph algorithm",
@@ -213,7 +217,7 @@ def test_paths_that_are_not_there_or_not_possible_are_refused():
 def test_plans_of_several_algorithms_and_lengths_in_one_program(monkeypatch):
     data = DENSE
     gradient = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=2.0), step=0.1, channel=Curator(), penalty=PROBLEM.penalty
+        mechanism=GaussianGradient(noise_multiplier=2.0), step=0.1, channel=Curator(), regulariser=PROBLEM.regulariser
     )
     dual = DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=1.0), dual_step=1.0)
     plans = [

@@ -33,23 +33,29 @@ def federation(loss, X=X):
     )
 
 
-def make_plan(loss, data, *, channel, penalty, clip, rounds=6, relaxation=0.5, spread_l2=False, **more):
+def make_plan(loss, data, *, channel, regulariser, clip, rounds=6, relaxation=0.5, spread_l2=False, **more):
     algorithm = fixed_point_admm(
-        channel=channel, penalty=penalty, step=1.3, noise_multiplier=2.0, clip=clip, relaxation=relaxation, **more
+        channel=channel,
+        regulariser=regulariser,
+        step=1.3,
+        noise_multiplier=2.0,
+        clip=clip,
+        relaxation=relaxation,
+        **more,
     )
     mechanism = dataclasses.replace(algorithm.mechanism, spread_l2=spread_l2)
     algorithm = dataclasses.replace(algorithm, mechanism=mechanism)
-    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     return Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=rounds, adjacency="replace-one")
 
 
 CASES = [
-    (Logistic(), {"channel": Curator(), "penalty": L2(1.0), "clip": None}),
-    (Logistic(), {"channel": SecureSum(), "penalty": L2(0.0), "clip": 0.3}),
-    (Logistic(), {"channel": Curator(), "penalty": L2(2.0), "clip": None, "relaxation": 0.8, "spread_l2": True}),
-    (HuberisedHinge(0.3), {"channel": Curator(), "penalty": ElasticNet(0.5, 0.2), "clip": None}),
-    (Huber(0.7), {"channel": Curator(), "penalty": L2(1.0), "clip": None}),
-    (Squared(), {"channel": Curator(), "penalty": ElasticNet(0.0, 0.3), "clip": 0.5}),
+    (Logistic(), {"channel": Curator(), "regulariser": L2(1.0), "clip": None}),
+    (Logistic(), {"channel": SecureSum(), "regulariser": L2(0.0), "clip": 0.3}),
+    (Logistic(), {"channel": Curator(), "regulariser": L2(2.0), "clip": None, "relaxation": 0.8, "spread_l2": True}),
+    (HuberisedHinge(0.3), {"channel": Curator(), "regulariser": ElasticNet(0.5, 0.2), "clip": None}),
+    (Huber(0.7), {"channel": Curator(), "regulariser": L2(1.0), "clip": None}),
+    (Squared(), {"channel": Curator(), "regulariser": ElasticNet(0.0, 0.3), "clip": 0.5}),
 ]
 
 
@@ -73,17 +79,17 @@ def test_rows_are_kept_in_single_precision_only_where_that_loses_nothing():
     assert longer.X.dtype == np.float64
 
 
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 
 
 def test_a_sample_and_parties_with_several_records_go_the_general_way():
     data = federation(Logistic())
     sampled = make_plan(
-        Logistic(), data, channel=Curator(), penalty=L2(1.0), clip=None, selection=Sample(count=5, seed=0)
+        Logistic(), data, channel=Curator(), regulariser=L2(1.0), clip=None, selection=Sample(count=5, seed=0)
     )
     assert not people.fits(sampled, None)
     larger = Federation.from_arrays(X, (SCORE > 0).astype(int), parties=np.arange(N) // 2, labels=(0, 1))
-    plan = make_plan(Logistic(), larger, channel=Curator(), penalty=L2(1.0), clip=None)
+    plan = make_plan(Logistic(), larger, channel=Curator(), regulariser=L2(1.0), clip=None)
     assert not people.fits(plan, None)
 
 
@@ -94,7 +100,7 @@ def test_people_for_whom_a_few_steps_are_too_few_are_searched_for(monkeypatch):
     monkeypatch.setattr(people, "with_search", lambda *given: searched.append(True) or search(*given))
     y = (SCORE > 0).astype(int)
     data = Federation.from_arrays(X, y, parties=np.arange(N), min_records=1, row_norm=8.0, labels=(0, 1))
-    algorithm = fixed_point_admm(channel=Curator(), penalty=L2(1.0), step=300.0, noise_multiplier=2.0)
+    algorithm = fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=300.0, noise_multiplier=2.0)
     plan = Plan.make(algorithm, PROBLEM, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
     short = run(plan, data, noise=Seeded(1), repeats=2).releases
     assert searched

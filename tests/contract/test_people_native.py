@@ -46,13 +46,15 @@ def crowd():
     )
 
 
-def make_plan(crowd, *, loss=None, penalty=None, selection=None, rounds=9, channel=None, averaging="last", **settings):
-    penalty = L1(0.4) if penalty is None else penalty
-    problem = Problem(loss=loss or Squared(), penalty=penalty, record_weight=0.7)
+def make_plan(
+    crowd, *, loss=None, regulariser=None, selection=None, rounds=9, channel=None, averaging="last", **settings
+):
+    regulariser = L1(0.4) if regulariser is None else regulariser
+    problem = Problem(loss=loss or Squared(), regulariser=regulariser, record_weight=0.7)
     mechanism = SumNoise(**{"step": 1.3, "relaxation": 0.5, "noise_multiplier": 0.5, "clip": 0.3, **settings})
     algorithm = SumNoisedADMM(
         mechanism=mechanism,
-        penalty=penalty,
+        regulariser=regulariser,
         channel=channel or Curator(),
         selection=selection or Poisson(probability=0.3, seed=None),
         averaging=averaging,
@@ -78,10 +80,10 @@ CASES = {
     "relaxed": {"relaxation": 0.85},
     "clipped hardly ever": {"clip": 40.0},
     "clipped always": {"clip": 0.01},
-    "no penalty": {"penalty": L2(0.0)},
-    "l2": {"penalty": L2(3.0)},
-    "both penalties": {"penalty": ElasticNet(2.0, 0.3)},
-    "spread l2": {"penalty": ElasticNet(5.0, 0.3), "spread_l2": True},
+    "no regulariser": {"regulariser": L2(0.0)},
+    "l2": {"regulariser": L2(3.0)},
+    "both regularisers": {"regulariser": ElasticNet(2.0, 0.3)},
+    "spread l2": {"regulariser": ElasticNet(5.0, 0.3), "spread_l2": True},
     "noise that grows": {"noise_multiplier": Schedule(0.5, 1.2), "selection": Sample(count=6, seed=1)},
     "averaged": {"averaging": "linear"},
 }
@@ -179,7 +181,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
 
     records = Records(X[:, None], Y[:, None], WEIGHTS[:, None])
     scales = ProxScales(0.8, l2, 0.7, radius, noise_std=0.4, steps=STEPS, tolerance=tolerance, strict=strict)
-    problem = Problem(loss=Squared(), penalty=L2(0.0), record_weight=1.0)
+    problem = Problem(loss=Squared(), regulariser=L2(0.0), record_weight=1.0)
     grant = issue(SumMoveGrant, Unprotected(), priced_for=problem, **scales._asdict())
     u, z_hat, unit = RNG.normal(size=(N, D)), RNG.normal(size=D), np.rint(RNG.normal(size=(1, D)) * STEPS) / STEPS
     who = np.array([0, 2, 3, 7, 40], np.uint32)
@@ -208,7 +210,7 @@ def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
     assert people_native.fits(make_plan(crowd), None, 1, 0)
     others = [
         make_plan(crowd, loss=Huber(0.5)),
-        make_plan(crowd, penalty=Ball(2.0)),
+        make_plan(crowd, regulariser=Ball(2.0)),
         make_plan(crowd, noise_multiplier=1e-9),  # sums of so fine steps are not exact there
         make_plan(crowd, channel=SecureSum()),
     ]

@@ -19,7 +19,7 @@ from coterie.problems import L2, Logistic, Problem
 from coterie.schedules import Schedule
 
 SMALLEST = Paths().together_from
-PROBLEM = Problem(loss=Logistic(), penalty=L2(2.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0)
 D = 5
 
 
@@ -56,7 +56,7 @@ def recycled(rate):
 
 def gradient_descent(multiplier):
     mechanism = GaussianGradient(noise_multiplier=multiplier)
-    return NoisyGradientDescent(mechanism=mechanism, step=0.1, channel=Curator(), penalty=PROBLEM.penalty)
+    return NoisyGradientDescent(mechanism=mechanism, step=0.1, channel=Curator(), regulariser=PROBLEM.regulariser)
 
 
 MIXED = (

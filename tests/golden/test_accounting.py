@@ -37,7 +37,7 @@ def plan_of(
     facts, *, rounds, topology="complete", penalty=1.0, multiplier=None, rate=None, party_weight=1750.0, **settings
 ):
     mechanism = PenaltyPerturbation(penalty=penalty, noise_multiplier=multiplier, noise_rate=rate)
-    problem = Problem(loss=Logistic(), penalty=L2(0.22), party_weight=party_weight)
+    problem = Problem(loss=Logistic(), regulariser=L2(0.22), party_weight=party_weight)
     algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)
     return Plan.make(algorithm, problem, topology, facts, rounds=rounds, **{"adjacency": "replace-one"} | settings)
 
@@ -279,9 +279,9 @@ def test_a_person_at_every_party_moves_one_sum_by_all_of_them(channel):
     """One noise covers the sum, so sensitivities add; composing the parties' losses would understate by sqrt(N)."""
     facts = facts_of((40,) * 25)
     algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=20.0), penalty=L2(1.0), step=0.1, channel=channel
+        mechanism=GaussianGradient(noise_multiplier=20.0), regulariser=L2(1.0), step=0.1, channel=channel
     )
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", facts, rounds=10, adjacency="replace-one", people_span_parties=True)
     continuous = accountants.gaussian_epsilon([(Gaussian(25 / 20), 10)], 1e-6)
     # a grid costs next to nothing, and more than nothing

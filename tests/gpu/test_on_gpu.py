@@ -47,9 +47,9 @@ def test_people(loss, clip, d):
     n = 1003  # no whole number of tiles
     two_labels = isinstance(loss, (Logistic, HuberisedHinge))
     data = labelled(n, d, two_labels, parties=np.arange(n), min_records=1)
-    penalty = L2(1.0)
-    algorithm = fixed_point_admm(channel=Curator(), penalty=penalty, step=1.3, noise_multiplier=2.0, clip=clip)
-    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    regulariser = L2(1.0)
+    algorithm = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=1.3, noise_multiplier=2.0, clip=clip)
+    problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=7, adjacency="replace-one")
     assert people.fits(plan, None)
     assert_same_on_both(plan, data, repeats=3)
@@ -58,10 +58,10 @@ def test_people(loss, clip, d):
 def test_graph_family_with_shared_solves():
     parties, n_records, d = 4, 500, 40
     data = labelled(parties * n_records, d, True, parties=np.arange(parties * n_records) % parties)
-    loss, penalty = Logistic(), L2(1.0)
-    assert shared.applies(loss, penalty, n_records * d, Paths().together_from)
+    loss, regulariser = Logistic(), L2(1.0)
+    assert shared.applies(loss, regulariser, n_records * d, Paths().together_from)
     algorithm = DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=4.0), dual_step=1.0)
-    problem = Problem(loss=loss, penalty=penalty, record_weight=1.0)
+    problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=6, adjacency="replace-one")
     assert_same_on_both(plan, data, repeats=3)
 
@@ -70,7 +70,7 @@ def test_plans_in_one_program():
     """Several algorithms and levels of noise; against the general program on the same device."""
     sizes = [700, 720, 1500]
     data = labelled(sum(sizes), 40, True, parties=np.repeat(np.arange(len(sizes)), sizes))
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     algorithms = [
         DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=epsilon), dual_step=1.0)
         for epsilon in (4.0, 0.5)
@@ -92,8 +92,8 @@ def test_plans_in_one_program():
 @pytest.mark.parametrize("sizes", [[20] * 6, [8, 9, 30, 31, 70, 200]], ids=["equal", "unequal"])
 def test_fixed_point_family(sizes):
     data = labelled(sum(sizes), 6, True, parties=np.repeat(np.arange(len(sizes)), sizes))
-    penalty = ElasticNet(0.5, 0.2)
-    algorithm = fixed_point_admm(channel=Curator(), penalty=penalty, step=1.3, noise_multiplier=2.0, clip=0.5)
-    problem = Problem(loss=Logistic(), penalty=penalty, record_weight=1.0)
+    regulariser = ElasticNet(0.5, 0.2)
+    algorithm = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=1.3, noise_multiplier=2.0, clip=0.5)
+    problem = Problem(loss=Logistic(), regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
     assert_same_on_both(plan, data, repeats=3)

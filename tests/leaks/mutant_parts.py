@@ -64,7 +64,7 @@ def ratio_times(factor):
 
 
 def _convexity(grant, problem, facts):
-    return problem.penalty.l2 / facts.n_parties + grant.scales.curvature + grant.scales.extra_l2
+    return problem.regulariser.l2 / facts.n_parties + grant.scales.curvature + grant.scales.extra_l2
 
 
 def norm_not_squared(grant, problem, facts):

@@ -28,7 +28,7 @@ TWO_AT_A_TIME = np.array([[i in pair for i in range(4)] for pair in ((0, 1), (1,
 def noisy_admm(
     slope, noise, *, seen, stored=False, step=STEP, relaxation=RELAXATION, clip_of_moves=None, work=EVERYBODY
 ):
-    """Consensus ADMM without a penalty on linear losses, `noise` for each round and party.
+    """Consensus ADMM without a regulariser on linear losses, `noise` for each round and party.
 
     It is stored in the states, or added to the broadcast centre; `seen` picks from (states, centre, moves) what the
     observer gets. `clip_of_moves`: losses so steep that every move is as long as the clip allows. `work`: by round, who

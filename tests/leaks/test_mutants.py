@@ -27,7 +27,7 @@ from coterie.algorithms import (
     SumNoisedADMM,
     WalkADMM,
 )
-from coterie.audit.instances import HEAVY, PENALTY, enumerate_instances
+from coterie.audit.instances import HEAVY, REGULARISER, enumerate_instances
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import Poisson, Walk
 from coterie.privacy.image import ImageNoise
@@ -82,24 +82,24 @@ def solo(change=None, **noise):
 def gradient(channel, change=None, **more):
     mechanism = GaussianGradient(**GAUSSIAN)
     mechanism = mechanism if change is None else mutated(mechanism, change)
-    return NoisyGradientDescent(mechanism=mechanism, penalty=PENALTY, step=0.5, channel=channel, **more)
+    return NoisyGradientDescent(mechanism=mechanism, regulariser=REGULARISER, step=0.5, channel=channel, **more)
 
 
-def fixed_point(cls, mechanism, change=None, *, penalty=PENALTY, **more):
+def fixed_point(cls, mechanism, change=None, *, regulariser=REGULARISER, **more):
     mechanism = mechanism if change is None else mutated(mechanism, change)
-    return cls(mechanism=mechanism, penalty=penalty, **more)
+    return cls(mechanism=mechanism, regulariser=regulariser, **more)
 
 
 def constrained(change=None):
     mechanism = ImageNoise(A=((0.5,),), step=0.5, **GAUSSIAN)
     mechanism = mechanism if change is None else mutated(mechanism, change)
-    return GeneralADMM(mechanism=mechanism, penalty=PENALTY, relaxation=0.5)
+    return GeneralADMM(mechanism=mechanism, regulariser=REGULARISER, relaxation=0.5)
 
 
 LOCAL, WALK = LocalNoise(**STEP), {"selection": Walk(seed=3)}
 FAST_STATES = BroadcastNoise(**STEP | {"relaxation": 0.9})
 CLIPPED_STATES = BroadcastNoise(**STEP, clip=0.002)
-HIDDEN_WALK = {"selection": Walk(seed=None, most_visits=2), "penalty": L2(0.0)}
+HIDDEN_WALK = {"selection": Walk(seed=None, most_visits=2), "regulariser": L2(0.0)}
 COIN = {"selection": Poisson(probability=0.5, seed=None)}
 
 

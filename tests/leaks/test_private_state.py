@@ -15,12 +15,12 @@ from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(4, 4, 4), n_features=3, row_norm=1.0, labels=("no", "yes"))
-PENALTY = L2(1.0)
+REGULARISER = L2(1.0)
 SETTINGS = {"step": 0.5, "relaxation": 0.5, "noise_multiplier": 5.0}
 
 
 def make(algorithm):
-    problem = Problem(loss=Logistic(), penalty=PENALTY, record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=REGULARISER, record_weight=1.0)
     return Plan.make(algorithm, problem, "unrestricted", FACTS, rounds=3, adjacency="replace-one")
 
 
@@ -30,7 +30,7 @@ def with_local(cls, mechanism, local, **fields):
         pass
 
     Changed.local = local
-    return Changed(mechanism=mechanism, penalty=PENALTY, **fields)
+    return Changed(mechanism=mechanism, regulariser=REGULARISER, **fields)
 
 
 def broadcast(local):

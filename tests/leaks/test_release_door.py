@@ -22,7 +22,7 @@ from coterie.problems import L2, Logistic, Problem, Squared
 from coterie.serialise import serialisable
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(10, 10, 10), n_features=4, row_norm=1.0, labels=("no", "yes"))
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 MECHANISM = PenaltyPerturbation(penalty=1.0, noise_multiplier=5.0)
 HIDDEN = np.arange(4.0)
 
@@ -147,7 +147,7 @@ def heavier_records(self, grant, problem, records, private, inbox, noise):
 
 
 def another_problem(self, grant, problem, records, private, inbox, noise):
-    steeper = dataclasses.replace(problem, penalty=L2(1e-9))
+    steeper = dataclasses.replace(problem, regulariser=L2(1e-9))
     return private, grant.argmin(steeper, records, noise, linear=inbox[0], target=inbox[1])
 
 
@@ -270,7 +270,7 @@ def test_an_event_refuses_traced_numbers():
 
 def gradient_descent(channel):
     mechanism = GaussianGradient(noise_multiplier=5.0)
-    return NoisyGradientDescent(mechanism=mechanism, penalty=L2(1.0), step=0.1, channel=channel)
+    return NoisyGradientDescent(mechanism=mechanism, regulariser=L2(1.0), step=0.1, channel=channel)
 
 
 def test_a_contribution_needs_a_channel_that_aggregates():
@@ -287,7 +287,7 @@ def test_an_altered_contribution_is_refused():
 
     mechanism = GaussianGradient(noise_multiplier=5.0)
     with pytest.raises(LeakError, match="contribution altered"):
-        make(Louder(mechanism=mechanism, penalty=L2(1.0), step=0.1, channel=Curator()))
+        make(Louder(mechanism=mechanism, regulariser=L2(1.0), step=0.1, channel=Curator()))
 
 
 def test_an_aggregate_that_forgets_the_noise_is_refused():
@@ -322,7 +322,7 @@ def test_a_plan_whose_hypotheses_fail_is_refused():
     with pytest.raises(PrivacyPreconditionError, match="without neighbours"):
         make(admm(mechanism=PenaltyPerturbation(penalty=1.0, noise_rate=1.0)), facts=alone)
     with pytest.raises(PrivacyPreconditionError, match="must be positive"):
-        make(admm(), problem=dataclasses.replace(PROBLEM, penalty=L2(0.0)), facts=alone)
+        make(admm(), problem=dataclasses.replace(PROBLEM, regulariser=L2(0.0)), facts=alone)
 
 
 def test_delta_and_adjacency_are_never_assumed():

@@ -45,8 +45,8 @@ class Statement:
 
 def state(loss, law, adjacency, *, weight, row_norm, convexity, noise, d=1):
     """`noise` is the multiplier of Gaussian noise or the rate of gamma noise."""
-    # the strong convexity comes from all sources: a share of the penalty, the proximal term and the extra l2
-    problem = Problem(loss=loss, penalty=L2(0.25 * convexity * N_PARTIES), record_weight=weight)
+    # the strong convexity comes from all sources: a share of the regulariser, the proximal term and the extra l2
+    problem = Problem(loss=loss, regulariser=L2(0.25 * convexity * N_PARTIES), record_weight=weight)
     facts = PartyFacts(
         n_records=5,
         degree=2,

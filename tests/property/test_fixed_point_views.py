@@ -81,21 +81,23 @@ LINEAR, QUADRATIC = HuberisedHinge(width=0.01), Huber(threshold=1.0)
 SETTINGS = {"step": 0.02, "relaxation": 0.5, "noise_multiplier": SMALL}
 NONE = L2(0.0)
 ALGORITHMS = {
-    "M1": LocallyNoisedADMM(mechanism=LocalNoise(**SETTINGS), penalty=NONE),
-    "M1 clipped": LocallyNoisedADMM(mechanism=LocalNoise(**SETTINGS, clip=1.0), penalty=NONE),
-    "M1 sample": LocallyNoisedADMM(mechanism=LocalNoise(**SETTINGS), penalty=NONE, selection=Sample(count=2, seed=0)),
-    "M1 poisson": LocallyNoisedADMM(
-        mechanism=LocalNoise(**SETTINGS), penalty=NONE, selection=Poisson(probability=0.7, seed=3)
+    "M1": LocallyNoisedADMM(mechanism=LocalNoise(**SETTINGS), regulariser=NONE),
+    "M1 clipped": LocallyNoisedADMM(mechanism=LocalNoise(**SETTINGS, clip=1.0), regulariser=NONE),
+    "M1 sample": LocallyNoisedADMM(
+        mechanism=LocalNoise(**SETTINGS), regulariser=NONE, selection=Sample(count=2, seed=0)
     ),
-    "walk": WalkADMM(mechanism=LocalNoise(**SETTINGS), penalty=NONE, selection=Walk(seed=1)),
-    "M2": SumNoisedADMM(mechanism=SumNoise(**SETTINGS), penalty=NONE, channel=Curator()),
-    "M2 clipped": SumNoisedADMM(mechanism=SumNoise(**SETTINGS, clip=1.0), penalty=NONE, channel=Curator()),
-    "M3": BroadcastNoisedADMM(mechanism=BroadcastNoise(**SETTINGS), penalty=NONE, channel=Curator()),
+    "M1 poisson": LocallyNoisedADMM(
+        mechanism=LocalNoise(**SETTINGS), regulariser=NONE, selection=Poisson(probability=0.7, seed=3)
+    ),
+    "walk": WalkADMM(mechanism=LocalNoise(**SETTINGS), regulariser=NONE, selection=Walk(seed=1)),
+    "M2": SumNoisedADMM(mechanism=SumNoise(**SETTINGS), regulariser=NONE, channel=Curator()),
+    "M2 clipped": SumNoisedADMM(mechanism=SumNoise(**SETTINGS, clip=1.0), regulariser=NONE, channel=Curator()),
+    "M3": BroadcastNoisedADMM(mechanism=BroadcastNoise(**SETTINGS), regulariser=NONE, channel=Curator()),
     "M3 over-relaxed": BroadcastNoisedADMM(
-        mechanism=BroadcastNoise(**SETTINGS | {"relaxation": 0.9}), penalty=NONE, channel=Curator()
+        mechanism=BroadcastNoise(**SETTINGS | {"relaxation": 0.9}), regulariser=NONE, channel=Curator()
     ),
     "M3 sample": BroadcastNoisedADMM(
-        mechanism=BroadcastNoise(**SETTINGS), penalty=NONE, channel=Curator(), selection=Sample(count=1, seed=5)
+        mechanism=BroadcastNoise(**SETTINGS), regulariser=NONE, channel=Curator(), selection=Sample(count=1, seed=5)
     ),
 }
 # on one piece of the hinge all of a party's slope flips at every step, which is what these prices allow for
@@ -103,7 +105,7 @@ TIGHT = {"M1", "M1 sample", "M1 poisson", "walk", "M3", "M3 sample"}
 
 
 def make_plan(algorithm, facts, adjacency, loss, rounds=ROUNDS, **changes):
-    problem = Problem(loss=loss, penalty=algorithm.penalty, record_weight=1.0)
+    problem = Problem(loss=loss, regulariser=algorithm.regulariser, record_weight=1.0)
     return Plan.make(algorithm, problem, "unrestricted", facts, rounds=rounds, adjacency=adjacency, **changes)
 
 
@@ -188,7 +190,7 @@ def test_taking_one_record_away_can_turn_a_clipped_gradient_round():
         return Federation.from_arrays(X, y, parties=parties, label_bound=100.0, sample_weight=weight)
 
     mechanism = BroadcastNoise(step=1.0, relaxation=0.5, noise_multiplier=1e-3, clip=1.0)
-    algorithm = BroadcastNoisedADMM(mechanism=mechanism, penalty=NONE, channel=Curator())
+    algorithm = BroadcastNoisedADMM(mechanism=mechanism, regulariser=NONE, channel=Curator())
     whole, without = federation(np.ones(4)), federation(np.array([0.0, 1.0, 1.0, 1.0]))
     plan = make_plan(algorithm, whole.facts, "zero-out", Squared(), rounds=1)
     exact, stated = exact_rdp_per_order(plan, whole, without), stated_rdp_per_order(plan)

@@ -25,7 +25,7 @@ from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Mu
 from coterie.schedules import Schedule
 
 FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(4, 4, 5, 6), n_features=3, row_norm=1.0, labels=("n", "y"))
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 RING = make_topology("ring", 4)
 GAUSSIAN = {"noise_multiplier": 4.0}
 GAMMA = {"noise_rate": 0.5}
@@ -58,15 +58,17 @@ EXAMPLES = {
         law: cls(mechanism=SoloPerturbation(extra_l2=1.0, **noise)) for law, noise in BOTH.items()
     },
     "noisy-gradient-descent": lambda cls: {
-        "secure-sum": cls(mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=SecureSum()),
-        "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=Curator()),
+        "secure-sum": cls(mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=SecureSum()),
+        "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()),
     },
     "noisy-coordinate-descent": lambda cls: {
-        "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), penalty=L2(1.0), step=0.1, channel=Curator()),
-        "clipped": cls(mechanism=GaussianGradient(**GAUSSIAN, clip=0.5), penalty=L2(1.0), step=0.1, channel=Curator()),
+        "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()),
+        "clipped": cls(
+            mechanism=GaussianGradient(**GAUSSIAN, clip=0.5), regulariser=L2(1.0), step=0.1, channel=Curator()
+        ),
     },
     "locally-noised-admm": lambda cls: {
-        "gaussian": cls(mechanism=LocalNoise(step=0.5, relaxation=0.5, **GAUSSIAN), penalty=L2(1.0)),
+        "gaussian": cls(mechanism=LocalNoise(step=0.5, relaxation=0.5, **GAUSSIAN), regulariser=L2(1.0)),
     },
 }
 # states that nobody sees are replayed by the audit, with whole runs; the others take the steps of the one above
@@ -94,8 +96,8 @@ def test_every_algorithm_has_an_example_here():
 
 
 def make_plan(algorithm, *, problem=PROBLEM, topology=RING, facts=FACTS, adjacency="replace-one"):
-    if hasattr(algorithm, "penalty"):
-        algorithm = dataclasses.replace(algorithm, penalty=problem.penalty)
+    if hasattr(algorithm, "regulariser"):
+        algorithm = dataclasses.replace(algorithm, regulariser=problem.regulariser)
     return Plan.make(algorithm, problem, topology, facts, rounds=3, adjacency=adjacency)
 
 
@@ -121,7 +123,7 @@ def test_four_fifths_of_the_sensitivity_is_caught(name, monkeypatch):
     assert report.ratio > 1.05, report
 
 
-# --- weights, norms, losses, penalties --------------------------------------------------------------------------------
+# --- weights, norms, losses, regularisers -----------------------------------------------------------------------------
 
 SETTINGS = {
     "row-norm-3": {"facts": dataclasses.replace(FACTS, row_norm=3.0)},
@@ -130,7 +132,7 @@ SETTINGS = {
         "facts": dataclasses.replace(FACTS, weight_bound=2.0),
     },
     "hinge": {"problem": dataclasses.replace(PROBLEM, loss=HuberisedHinge())},
-    "l1": {"problem": dataclasses.replace(PROBLEM, penalty=ElasticNet(1.0, 0.5))},
+    "l1": {"problem": dataclasses.replace(PROBLEM, regulariser=ElasticNet(1.0, 0.5))},
     "huber": {
         "problem": dataclasses.replace(PROBLEM, loss=Huber(0.7)),
         "facts": dataclasses.replace(FACTS, labels=None, label_bound=2.0),

@@ -55,7 +55,7 @@ def predicted_covariance(plan: Plan, train: Federation) -> np.ndarray:
     degrees = adjacency.sum(axis=1)
     midpoints = np.kron((np.eye(n) + adjacency / degrees[:, None]) / 2, np.eye(d))
     gaps = np.kron(np.diag(degrees) - adjacency, np.eye(d))
-    convexity = plan.problem.penalty.l2 / n + scales.curvature
+    convexity = plan.problem.regulariser.l2 / n + scales.curvature
     none, one = np.zeros((n * d, n * d)), np.eye(n * d)
     covariance = np.zeros((3 * n * d, 3 * n * d))  # of (f, dual, average of f over rounds with weights 1, 2, 3, ...)
     assert private.averaging == "linear"

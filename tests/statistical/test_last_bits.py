@@ -37,10 +37,10 @@ Y = (X[:, 0] > 0).astype(int)
 NEIGHBOUR = X.copy()
 NEIGHBOUR[0] = -X[0]
 PARTY = np.repeat(list("abcde"), 20)
-PENALTY = L2(1.0)
-PROBLEM = Problem(loss=Logistic(), penalty=PENALTY, record_weight=1.0)
+REGULARISER = L2(1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=REGULARISER, record_weight=1.0)
 PROX = {"step": 0.5, "relaxation": 0.5, "noise_multiplier": 100.0}
-SUM = {"penalty": PENALTY}
+SUM = {"regulariser": REGULARISER}
 
 ALGORITHMS = {
     "gradients, curator": NoisyGradientDescent(

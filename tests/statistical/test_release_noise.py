@@ -51,7 +51,7 @@ def gamma(federation):
 def recovered_noise(federation, noise):
     """Plan, and the linear noise of each release in gradient units, (repeat, party, coefficient)."""
     algorithm = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=PENALTY, **noise), dual_step=1.0)
-    problem = Problem(loss=Logistic(), penalty=L2(L2_WEIGHT), party_weight=PARTY_WEIGHT)
+    problem = Problem(loss=Logistic(), regulariser=L2(L2_WEIGHT), party_weight=PARTY_WEIGHT)
     plan = Plan.make(algorithm, problem, "complete", federation.facts, rounds=1, adjacency="replace-one")
     releases = in_process.run(plan, federation, noise=Seeded(0), repeats=REPEATS).releases[:, 0]
     recovered = []

@@ -56,7 +56,7 @@ def make_federation(seed, *, regression=False, row_norm=1.0, sample_weight=False
 
 
 def make_plan(algorithm, federation, *, loss=None, graph="ring", rounds=8, **problem):
-    problem = {"record_weight": 1.0, "penalty": L2(0.1)} | problem
+    problem = {"record_weight": 1.0, "regulariser": L2(0.1)} | problem
     problem = Problem(loss=Logistic() if loss is None else loss, **problem)
     return Plan.make(algorithm, problem, graph, federation.facts, rounds=rounds, adjacency="replace-one")
 
@@ -239,7 +239,7 @@ def test_places_that_are_not_there_are_refused(exact):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"loss": Multinomial(2)}, "one score"), ({"penalty": L1(0.1)}, "smooth penalty")],
+    [({"loss": Multinomial(2)}, "one score"), ({"regulariser": L1(0.1)}, "smooth regulariser")],
 )
 def test_problems_beyond_the_attack_are_refused(exact, changes, message):
     federation, transcript = exact
@@ -251,7 +251,7 @@ def test_problems_beyond_the_attack_are_refused(exact, changes, message):
 def test_algorithms_without_a_minimisation_are_refused(exact):
     federation, transcript = exact
     mechanism = GaussianGradient(noise_multiplier=1.0)
-    algorithm = NoisyGradientDescent(mechanism=mechanism, penalty=L2(0.1), step=0.1, channel=Curator())
+    algorithm = NoisyGradientDescent(mechanism=mechanism, regulariser=L2(0.1), step=0.1, channel=Curator())
     plan = make_plan(algorithm, federation)
     with pytest.raises(InputError, match="graph algorithm"):
         recover_record(dataclasses.replace(transcript, plan=plan), 0, without(federation.shards[0], 0))

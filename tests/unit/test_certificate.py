@@ -16,7 +16,7 @@ from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
 DELTA = 1e-5
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 
 
 def facts(**changes):
@@ -135,7 +135,7 @@ def test_the_unit_of_privacy_is_said_in_words(options, words):
 @pytest.mark.parametrize(("channel", "model"), [(Curator(), "central"), (SecureSum(), "secure computation")])
 def test_the_trust_model_follows_the_channel(channel, model):
     algorithm = NoisyGradientDescent(
-        mechanism=GaussianGradient(noise_multiplier=10.0), penalty=PROBLEM.penalty, step=0.01, channel=channel
+        mechanism=GaussianGradient(noise_multiplier=10.0), regulariser=PROBLEM.regulariser, step=0.01, channel=channel
     )
     one = Plan.make(algorithm, PROBLEM, "unrestricted", facts(), rounds=3, adjacency="zero-out")
     certificate = make_certificate(one, DELTA, reproducible=False)

@@ -80,7 +80,7 @@ def federation(seed=0, sizes=(20, 30, 25, 15, 10)):
 @pytest.mark.parametrize("loss", [Logistic(), HuberisedHinge(0.25)], ids=str)
 def test_constants_bound_every_hessian_and_are_attained_by_the_worst_data(weighting, loss):
     data = federation()
-    problem = Problem(loss=loss, penalty=L2(2.0), **weighting)
+    problem = Problem(loss=loss, regulariser=L2(2.0), **weighting)
     strong, smooth = party_constants(problem, data.facts)
     for shard, m, M in zip(data.shards, strong, smooth, strict=True):
         weight = problem.records(shard).weight
@@ -92,10 +92,10 @@ def test_constants_bound_every_hessian_and_are_attained_by_the_worst_data(weight
         assert pytest.approx(worst) == M
 
 
-@pytest.mark.parametrize("penalty", [L1(1.0), Box(-1.0, 1.0, 1.0)], ids=str)
-def test_a_penalty_with_kinks_or_walls_has_no_smoothness(penalty):
+@pytest.mark.parametrize("regulariser", [L1(1.0), Box(-1.0, 1.0, 1.0)], ids=str)
+def test_a_regulariser_with_kinks_or_walls_has_no_smoothness(regulariser):
     with pytest.raises(InputError, match="not Lipschitz"):
-        party_constants(Problem(loss=Logistic(), penalty=penalty, record_weight=1.0), federation().facts)
+        party_constants(Problem(loss=Logistic(), regulariser=regulariser, record_weight=1.0), federation().facts)
 
 
 # --- PP Theorem 3.1 -------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_impossible_constants_are_refused(change):
 
 def test_recycled_admm_reaches_the_optimum_with_the_smallest_weight():
     data = federation(sizes=(20, 20, 20, 20, 30))
-    problem = Problem(loss=Logistic(), penalty=L2(2.0), party_weight=4.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(2.0), party_weight=4.0)
     topology = make_topology("complete", 5)
     _, smoothness = party_constants(problem, data.facts)
     gamma = smallest_recycle_weight(topology, penalty=0.2, smoothness=smoothness)
@@ -434,6 +434,6 @@ def test_recycled_admm_reaches_the_optimum_with_the_smallest_weight():
 
 def test_facts_without_data_are_enough():
     facts = Facts(parties=("a", "b"), sizes=(10, 40), n_features=2, row_norm=2.0, labels=("n", "y"))
-    strong, smooth = party_constants(Problem(loss=Logistic(), penalty=L2(1.0), record_weight=0.5), facts)
+    strong, smooth = party_constants(Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=0.5), facts)
     assert strong == (0.5, 0.5)
     assert smooth == pytest.approx((10 * 0.5 * 0.25 * 4 + 0.5, 40 * 0.5 * 0.25 * 4 + 0.5))

@@ -253,7 +253,7 @@ def test_the_matrix_form_is_what_the_engine_runs():
         min_records=1,
     )
     algorithm = ConsensusADMM(mechanism=NoNoise(penalty=Schedule(penalty)), dual_step=Schedule(0.7))
-    problem = Problem(loss=Squared(), penalty=L2(0.0), record_weight=1.0)
+    problem = Problem(loss=Squared(), regulariser=L2(0.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "path", federation.facts, rounds=n_rounds, adjacency="replace-one")
     releases = run(plan, federation).releases[0, :, :, 0]
     parties = limits.Quadratics(plan.topology, bends, np.array(penalty), dual_step=0.7)

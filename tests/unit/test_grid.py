@@ -27,8 +27,8 @@ from coterie.privacy.sampling import STEPS
 from coterie.problems import L2, Logistic, Problem
 
 DELTA = 1e-5
-PENALTY = L2(1.0)
-PROBLEM = Problem(loss=Logistic(), penalty=PENALTY, record_weight=1.0)
+REGULARISER = L2(1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=REGULARISER, record_weight=1.0)
 PROX = {"step": 0.5, "relaxation": 0.5}
 RNG = np.random.default_rng(0)
 FEDERATION = Federation.from_arrays(
@@ -43,7 +43,7 @@ FEDERATION = Federation.from_arrays(
 def summed(algorithm, mechanism, **fixed):
     def made(channel, **noise):
         mech = mechanism(**noise)
-        return algorithm(mechanism=mech, penalty=PENALTY, channel=channel, selection=EVERYBODY_WORKS, **fixed)
+        return algorithm(mechanism=mech, regulariser=REGULARISER, channel=channel, selection=EVERYBODY_WORKS, **fixed)
 
     return made
 
@@ -54,8 +54,10 @@ SUMS = {
     "M3": summed(BroadcastNoisedADMM, functools.partial(BroadcastNoise, **PROX)),
 }
 ALGORITHMS = {
-    "M1": lambda **noise: LocallyNoisedADMM(mechanism=LocalNoise(**PROX, **noise), penalty=PENALTY),
-    "walk": lambda **noise: WalkADMM(mechanism=LocalNoise(**PROX, **noise), penalty=PENALTY, selection=Walk(seed=0)),
+    "M1": lambda **noise: LocallyNoisedADMM(mechanism=LocalNoise(**PROX, **noise), regulariser=REGULARISER),
+    "walk": lambda **noise: WalkADMM(
+        mechanism=LocalNoise(**PROX, **noise), regulariser=REGULARISER, selection=Walk(seed=0)
+    ),
     **{f"{name}, curator": functools.partial(made, Curator()) for name, made in SUMS.items()},
     **{f"{name}, secure sum": functools.partial(made, SecureSum()) for name, made in SUMS.items()},
 }
@@ -224,7 +226,7 @@ class WithoutGrid(LocallyNoisedADMM):
 
 
 def test_the_grid_must_arrive_as_issued():
-    algorithm = WithoutGrid(mechanism=LocalNoise(**PROX, noise_multiplier=5.0), penalty=PENALTY)
+    algorithm = WithoutGrid(mechanism=LocalNoise(**PROX, noise_multiplier=5.0), regulariser=REGULARISER)
     with pytest.raises(LeakError, match="scale altered"):
         Plan.make(algorithm, PROBLEM, "complete", FEDERATION.facts, rounds=3, adjacency="replace-one")
 

@@ -63,7 +63,7 @@ def test_the_loss_among_thousands_in_touch_with_everybody_needs_no_list_of_messa
         algorithm=PenaltyPerturbedADMM(
             mechanism=PenaltyPerturbation(penalty=2.0, noise_multiplier=10.0), dual_step=1.0
         ),
-        problem=Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0),
+        problem=Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0),
         topology=make_topology("complete", 10**4),
         facts=public,
         n_rounds=10,

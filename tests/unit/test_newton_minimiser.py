@@ -1,4 +1,4 @@
-"""The local solver meets its absolute gradient bound on every loss and penalty, from anywhere, and knows when it did.
+"""The local solver meets its absolute gradient bound on every loss and regulariser from anywhere, and knows when.
 
 Residuals are computed here from the formulas in plain NumPy, never with the solver's own code.
 """
@@ -20,7 +20,7 @@ from coterie.problems.problem import Records
 
 LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(), Multinomial(3)]
 ONE_SCORE = [loss for loss in LOSSES if loss.n_outputs == 1]
-PENALTIES = [L2(0.0), L2(0.3), L1(0.5), ElasticNet(0.2, 0.5), Box(-0.4, 0.3), Ball(0.8, 0.1)]
+REGULARISERS = [L2(0.0), L2(0.3), L1(0.5), ElasticNet(0.2, 0.5), Box(-0.4, 0.3), Ball(0.8, 0.1)]
 CURVATURES = (1e-3, 1.0, 1e3)
 
 
@@ -31,13 +31,13 @@ def _float64():
 
 
 @functools.cache
-def solver(loss, penalty):
+def solver(loss, regulariser):
     with jax.enable_x64(True):
-        return jax.jit(functools.partial(minimise, loss, penalty))
+        return jax.jit(functools.partial(minimise, loss, regulariser))
 
 
-def solve(loss, penalty, records, *, linear, target, curvature, tolerance):
-    f, bound = solver(loss, penalty)(
+def solve(loss, regulariser, records, *, linear, target, curvature, tolerance):
+    f, bound = solver(loss, regulariser)(
         records,
         linear=np.asarray(linear, float),
         target=np.asarray(target, float),
@@ -92,9 +92,9 @@ def smooth_gradient(loss, l2, records, f, linear, target, curvature):
     return data + l2 * f + linear + curvature * (f - target)
 
 
-def least_subgradient_norm(penalty, f, g):
+def least_subgradient_norm(regulariser, f, g):
     """Distance of 0 to g + subdifferential of the part beyond l2, infinite outside a constraint."""
-    match penalty:
+    match regulariser:
         case ElasticNet(l1=l1):
             g = np.where(f != 0, g + l1 * np.sign(f), np.maximum(np.abs(g) - l1, 0.0))
         case Box(low=low, high=high):
@@ -110,35 +110,35 @@ def least_subgradient_norm(penalty, f, g):
     return np.linalg.norm(g)
 
 
-def check(loss, penalty, records, linear, target, curvature):
+def check(loss, regulariser, records, linear, target, curvature):
     """Solve to the tolerance that plans use, or to rounding where that is larger.
 
     A coefficient vector of norm r is known to 1e-16 r, so the gradient cannot be told better than that times the
     largest curvature; constrained coefficients stay small.
     """
     total, pull = records.weight.sum(), np.linalg.norm(linear)
-    reach = np.linalg.norm(target) + (total + pull) / (curvature + penalty.l2)
-    reach = {Box: 1.0, Ball: 1.0}.get(type(penalty), reach)
+    reach = np.linalg.norm(target) + (total + pull) / (curvature + regulariser.l2)
+    reach = {Box: 1.0, Ball: 1.0}.get(type(regulariser), reach)
     rounding = 1e-15 * (loss.smoothness * total * reach + curvature * (reach + np.linalg.norm(target)) + pull)
     tolerance = 1e-11 * (total + pull) + 4 * rounding
-    f, bound = solve(loss, penalty, records, linear=linear, target=target, curvature=curvature, tolerance=tolerance)
+    f, bound = solve(loss, regulariser, records, linear=linear, target=target, curvature=curvature, tolerance=tolerance)
     assert bound <= tolerance
-    gradient = smooth_gradient(loss, penalty.l2, records, f, linear, target, curvature)
-    assert least_subgradient_norm(penalty, f, gradient) <= tolerance + rounding
+    gradient = smooth_gradient(loss, regulariser.l2, records, f, linear, target, curvature)
+    assert least_subgradient_norm(regulariser, f, gradient) <= tolerance + rounding
 
 
 # --- the bound is met -----------------------------------------------------------------------------------------------
 
 
-def check_from_any_start(loss, penalty, records, curvatures=CURVATURES):
+def check_from_any_start(loss, regulariser, records, curvatures=CURVATURES):
     p = records.X.shape[1] * loss.n_outputs
     rng = np.random.default_rng(1)
     linear, direction = rng.normal(size=(2, p))
     direction /= np.linalg.norm(direction)
     for curvature in curvatures:
-        check(loss, penalty, records, linear, np.zeros(p), curvature)
-        check(loss, penalty, records, 0.01 * linear, 1e3 * direction, curvature)
-        check(loss, penalty, records, 1e3 * linear, -30 * direction, curvature)
+        check(loss, regulariser, records, linear, np.zeros(p), curvature)
+        check(loss, regulariser, records, 0.01 * linear, 1e3 * direction, curvature)
+        check(loss, regulariser, records, 1e3 * linear, -30 * direction, curvature)
 
 
 def padded(records, n_rows):
@@ -146,27 +146,27 @@ def padded(records, n_rows):
     return Records(*(np.concatenate([a, np.zeros((more, *a.shape[1:]))]) for a in records))
 
 
-@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+@pytest.mark.parametrize("regulariser", REGULARISERS, ids=str)
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
-def test_bound_is_met_from_any_start(loss, penalty):
+def test_bound_is_met_from_any_start(loss, regulariser):
     """1, 3 and 1000 records, filled up to one shape with rows of weight 0 so that one compilation does."""
     for n in (1, 3, 1000):
-        check_from_any_start(loss, penalty, padded(make_records(loss, n, 5), 1000))
+        check_from_any_start(loss, regulariser, padded(make_records(loss, n, 5), 1000))
     # `bound` decides whether a value may be released, so it must not flatter an unfinished solve either
     records, p = padded(make_records(loss, 40, 5), 1000), 5 * loss.n_outputs
     linear, target = np.full(p, 0.3), np.full(p, 0.2)
-    f, bound = solve(loss, penalty, records, linear=linear, target=target, curvature=0.1, tolerance=0.5)
-    gradient = smooth_gradient(loss, penalty.l2, records, f, linear, target, 0.1)
-    assert least_subgradient_norm(penalty, f, gradient) <= bound * (1 + 1e-9) + 1e-12
+    f, bound = solve(loss, regulariser, records, linear=linear, target=target, curvature=0.1, tolerance=0.5)
+    gradient = smooth_gradient(loss, regulariser.l2, records, f, linear, target, 0.1)
+    assert least_subgradient_norm(regulariser, f, gradient) <= bound * (1 + 1e-9) + 1e-12
 
 
-@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
-def test_bound_is_met_with_one_record_and_one_feature(penalty):
-    check_from_any_start(Logistic(), penalty, make_records(Logistic(), 1, 1))
+@pytest.mark.parametrize("regulariser", REGULARISERS, ids=str)
+def test_bound_is_met_with_one_record_and_one_feature(regulariser):
+    check_from_any_start(Logistic(), regulariser, make_records(Logistic(), 1, 1))
 
 
 @pytest.mark.parametrize(
-    ("loss", "penalty"),
+    ("loss", "regulariser"),
     [
         (Logistic(), L2(0.3)),
         (Logistic(), L1(0.5)),
@@ -176,13 +176,13 @@ def test_bound_is_met_with_one_record_and_one_feature(penalty):
     ],
     ids=str,
 )
-def test_bound_is_met_with_fifty_features(loss, penalty):
-    check_from_any_start(loss, penalty, make_records(loss, 1000, 50))
+def test_bound_is_met_with_fifty_features(loss, regulariser):
+    check_from_any_start(loss, regulariser, make_records(loss, 1000, 50))
 
 
-@pytest.mark.parametrize("penalty", [L1(0.5), ElasticNet(1e-3, 0.5)], ids=str)
+@pytest.mark.parametrize("regulariser", [L1(0.5), ElasticNet(1e-3, 0.5)], ids=str)
 @pytest.mark.parametrize("loss", [Logistic(), pytest.param(HuberisedHinge(), marks=pytest.mark.slow)], ids=str)
-def test_the_bound_is_honest_about_large_coefficients(loss, penalty):
+def test_the_bound_is_honest_about_large_coefficients(loss, regulariser):
     """Far out these losses are straight, so the gradient is known to 1e-12 although f itself is only good to 1e-10.
 
     A step that is too short to move such an f must not be taken for a step that has arrived.
@@ -190,34 +190,36 @@ def test_the_bound_is_honest_about_large_coefficients(loss, penalty):
     records = make_records(loss, 1000, 5)
     linear = 1e3 * np.array([0.345, 0.822, 0.33, -1.303, 0.905])
     tolerance = 1e-11 * (1000 + np.linalg.norm(linear))
-    f, bound = solve(loss, penalty, records, linear=linear, target=np.zeros(5), curvature=1e-3, tolerance=tolerance)
+    f, bound = solve(loss, regulariser, records, linear=linear, target=np.zeros(5), curvature=1e-3, tolerance=tolerance)
     assert np.linalg.norm(f) > 1e5
-    residual = least_subgradient_norm(penalty, f, smooth_gradient(loss, penalty.l2, records, f, linear, 0.0, 1e-3))
+    residual = least_subgradient_norm(
+        regulariser, f, smooth_gradient(loss, regulariser.l2, records, f, linear, 0.0, 1e-3)
+    )
     assert residual <= bound + 1e-11
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [HuberisedHinge(), Huber()], ids=str)
 def test_bound_is_met_where_newton_steps_run_out(loss):
-    """An l1 penalty with almost no curvature: the gradient method has to finish the work."""
+    """An l1 regulariser with almost no curvature: the gradient method has to finish the work."""
     records = make_records(loss, 1000, 50)
     check(loss, L1(0.5), records, np.random.default_rng(1).normal(size=50), np.zeros(50), 1e-3)
 
 
-@pytest.mark.parametrize("penalty", [L2(0.3), L1(0.5), Ball(0.8)], ids=str)
+@pytest.mark.parametrize("regulariser", [L2(0.3), L1(0.5), Ball(0.8)], ids=str)
 @pytest.mark.parametrize("loss", [Logistic(), Huber()], ids=str)
-def test_bound_is_met_with_many_more_features_than_records(loss, penalty):
+def test_bound_is_met_with_many_more_features_than_records(loss, regulariser):
     records = make_records(loss, 3, 1000)
     rng = np.random.default_rng(2)
     for curvature in (1.0, 1e3):
-        check(loss, penalty, records, 0.1 * rng.normal(size=1000), rng.normal(size=1000) * 30, curvature)
+        check(loss, regulariser, records, 0.1 * rng.normal(size=1000), rng.normal(size=1000) * 30, curvature)
 
 
-@pytest.mark.parametrize("penalty", [L2(1.0), ElasticNet(0.5, 20.0)], ids=str)
+@pytest.mark.parametrize("regulariser", [L2(1.0), ElasticNet(0.5, 20.0)], ids=str)
 @pytest.mark.parametrize("loss", [Logistic(), HuberisedHinge(width=0.1)], ids=str)
-def test_bound_is_met_on_a_hundred_thousand_records(loss, penalty):
+def test_bound_is_met_on_a_hundred_thousand_records(loss, regulariser):
     records = make_records(loss, 100_000, 20)
-    check(loss, penalty, records, np.ones(20), np.full(20, 2.0), 1.0)
+    check(loss, regulariser, records, np.ones(20), np.full(20, 2.0), 1.0)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
@@ -273,12 +275,12 @@ def cvxpy_data_term(loss, records, f):
     return records.weight @ parts
 
 
-def cvxpy_solution(loss, penalty, records, linear, target, curvature):
+def cvxpy_solution(loss, regulariser, records, linear, target, curvature):
     f = cp.Variable(len(linear))
     objective = cvxpy_data_term(loss, records, f) + linear @ f + curvature / 2 * cp.sum_squares(f - target)
-    objective += penalty.l2 / 2 * cp.sum_squares(f)
+    objective += regulariser.l2 / 2 * cp.sum_squares(f)
     constraints = []
-    match penalty:
+    match regulariser:
         case ElasticNet(l1=l1):
             objective += l1 * cp.norm1(f)
         case Box(low=low, high=high):
@@ -305,17 +307,17 @@ def numpy_value(loss, score, y):
             return np.where(r <= c, r**2 / 2, c * r - c**2 / 2)
 
 
-@pytest.mark.parametrize("penalty", [L2(0.3), L1(0.5), Box(-0.4, 0.3), Ball(0.8, 0.1)], ids=str)
+@pytest.mark.parametrize("regulariser", [L2(0.3), L1(0.5), Box(-0.4, 0.3), Ball(0.8, 0.1)], ids=str)
 @pytest.mark.parametrize("loss", ONE_SCORE, ids=str)
-def test_agrees_with_clarabel(loss, penalty):
+def test_agrees_with_clarabel(loss, regulariser):
     records = make_records(loss, 40, 5, seed=3)
     records = records._replace(weight=np.random.default_rng(4).uniform(0.1, 2.0, size=40))
     linear, target, curvature = np.linspace(-1, 1, 5), np.linspace(2, -1, 5), 0.7
-    f, _ = solve(loss, penalty, records, linear=linear, target=target, curvature=curvature, tolerance=1e-9)
+    f, _ = solve(loss, regulariser, records, linear=linear, target=target, curvature=curvature, tolerance=1e-9)
     value = records.weight @ numpy_value(loss, records.X @ f, records.y) + linear @ f
-    value += curvature / 2 * np.sum((f - target) ** 2) + penalty.l2 / 2 * np.sum(f**2)
-    value += penalty.l1 * np.abs(f).sum() if isinstance(penalty, ElasticNet) else 0.0
-    reference, reference_value = cvxpy_solution(loss, penalty, records, linear, target, curvature)
+    value += curvature / 2 * np.sum((f - target) ** 2) + regulariser.l2 / 2 * np.sum(f**2)
+    value += regulariser.l1 * np.abs(f).sum() if isinstance(regulariser, ElasticNet) else 0.0
+    reference, reference_value = cvxpy_solution(loss, regulariser, records, linear, target, curvature)
     assert abs(value - reference_value) <= 1e-7 * abs(reference_value)
     np.testing.assert_allclose(f, reference, atol=1e-4)
 
@@ -324,15 +326,17 @@ def test_agrees_with_clarabel(loss, penalty):
 
 
 @pytest.mark.parametrize(
-    ("loss", "penalty"), [*((loss, L2(0.3)) for loss in LOSSES), (Logistic(), L1(0.5)), (Huber(), Ball(0.8))], ids=str
+    ("loss", "regulariser"),
+    [*((loss, L2(0.3)) for loss in LOSSES), (Logistic(), L1(0.5)), (Huber(), Ball(0.8))],
+    ids=str,
 )
-def test_weights_count_like_repeated_rows_and_padding_changes_nothing(loss, penalty):
+def test_weights_count_like_repeated_rows_and_padding_changes_nothing(loss, regulariser):
     records, p = make_records(loss, 12, 3), 3 * loss.n_outputs
     counts = np.arange(12) % 4
     weighted = records._replace(weight=counts.astype(float))
     repeated = Records(np.repeat(records.X, counts, axis=0), np.repeat(records.y, counts), np.ones(counts.sum()))
     results = [
-        solve(loss, penalty, r, linear=np.linspace(-1, 1, p), target=np.ones(p), curvature=0.5, tolerance=1e-11)[0]
+        solve(loss, regulariser, r, linear=np.linspace(-1, 1, p), target=np.ones(p), curvature=0.5, tolerance=1e-11)[0]
         for r in (weighted, repeated, padded(weighted, len(repeated.y)))
     ]
     np.testing.assert_allclose(results[1], results[0], atol=1e-10)
@@ -340,11 +344,11 @@ def test_weights_count_like_repeated_rows_and_padding_changes_nothing(loss, pena
 
 
 @pytest.mark.parametrize(
-    ("loss", "penalty"),
+    ("loss", "regulariser"),
     [(Logistic(), L2(0.3)), (Logistic(), L1(0.5)), (HuberisedHinge(), Ball(0.8)), (Multinomial(3), L2(0.3))],
     ids=str,
 )
-def test_a_batch_gives_what_its_members_give_alone(loss, penalty):
+def test_a_batch_gives_what_its_members_give_alone(loss, regulariser):
     """A batch runs until its slowest member ends; the others must not be disturbed by the extra rounds."""
     records, p = make_records(loss, 30, 4), 4 * loss.n_outputs
     linear = np.random.default_rng(5).normal(size=(6, p)) * np.geomspace(1e-2, 1e3, 6)[:, None]
@@ -353,7 +357,7 @@ def test_a_batch_gives_what_its_members_give_alone(loss, penalty):
     def one(linear, tolerance):
         return minimise(
             loss,
-            penalty,
+            regulariser,
             records,
             linear=linear,
             target=jnp.zeros(p),
@@ -365,14 +369,14 @@ def test_a_batch_gives_what_its_members_give_alone(loss, penalty):
     assert np.all(np.asarray(bounds) <= tolerance)
     for row in range(6):
         alone, _ = solve(
-            loss, penalty, records, linear=linear[row], target=np.zeros(p), curvature=0.2, tolerance=tolerance[row]
+            loss, regulariser, records, linear=linear[row], target=np.zeros(p), curvature=0.2, tolerance=tolerance[row]
         )
         np.testing.assert_allclose(together[row], alone, atol=10 * tolerance[row] / 0.2)
 
 
-@pytest.mark.parametrize("penalty", [L2(0.3), L1(0.5)], ids=str)
+@pytest.mark.parametrize("regulariser", [L2(0.3), L1(0.5)], ids=str)
 @pytest.mark.parametrize("where", ["X", "y", "weight", "linear", "target"])
-def test_nan_ends_at_once_and_never_looks_solved(where, penalty):
+def test_nan_ends_at_once_and_never_looks_solved(where, regulariser):
     records = make_records(Huber(), 20, 3)
     arguments = {"linear": np.ones(3), "target": np.ones(3), "curvature": 1.0, "tolerance": 1e-9}
     if where in arguments:
@@ -381,5 +385,5 @@ def test_nan_ends_at_once_and_never_looks_solved(where, penalty):
         spoiled = getattr(records, where).copy()
         spoiled[(1,) * spoiled.ndim] = np.nan
         records = records._replace(**{where: spoiled})
-    _, bound = solve(Huber(), penalty, records, **arguments)
+    _, bound = solve(Huber(), regulariser, records, **arguments)
     assert not bound <= arguments["tolerance"]

@@ -34,7 +34,7 @@ from coterie.problems import L2, Box, HuberisedHinge, Logistic, Multinomial, Pro
 from coterie.schedules import Schedule
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(20, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
-PROBLEM = Problem(loss=Logistic(), penalty=L2(3.0), party_weight=2.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(3.0), party_weight=2.0)
 
 
 def make_plan(algorithm, **changes):
@@ -125,7 +125,7 @@ CHANGES = {
     "rows have norm at most 1": {"facts": dataclasses.replace(FACTS, row_norm=2.0)},
     "neighbours differ in one record": {"adjacency": "zero-out"},
     "the regulariser is strongly convex and smooth": {
-        "problem": dataclasses.replace(PROBLEM, penalty=Box(-1.0, 1.0, l2=3.0))
+        "problem": dataclasses.replace(PROBLEM, regulariser=Box(-1.0, 1.0, l2=3.0))
     },
     "the loss is strictly convex and twice differentiable": {
         "problem": dataclasses.replace(PROBLEM, loss=HuberisedHinge(2.0))  # c1 = 1/4, as for the logistic loss
@@ -150,7 +150,7 @@ def test_each_hypothesis_flips_alone(algorithm, name, change):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"problem": dataclasses.replace(PROBLEM, penalty=L2(0.0))}, "regulariser"),
+        ({"problem": dataclasses.replace(PROBLEM, regulariser=L2(0.0))}, "regulariser"),
         ({"problem": dataclasses.replace(PROBLEM, class_weight=(1.0, 2.0))}, "weight 1"),
         ({"records_per_person": 2}, "one record"),
         ({"people_span_parties": True}, "one record"),
@@ -169,14 +169,14 @@ def test_more_than_two_labels_are_outside_the_papers():
 
 def test_the_dual_step_must_leave_room_for_the_jacobian():
     """2 c1 C/B = 0.05 for party a, against rho/N + 2 theta V."""
-    problem = dataclasses.replace(PROBLEM, penalty=L2(0.03))
+    problem = dataclasses.replace(PROBLEM, regulariser=L2(0.03))
     edge = (0.05 - 0.01) / 2
     assert unmet(make_plan(penalty_perturbed(dual_step=1.001 * edge), problem=problem)) == []
     assert "theta V_i" in unmet(make_plan(penalty_perturbed(dual_step=0.999 * edge), problem=problem))[0]
 
 
 def test_the_first_penalty_must_leave_room_for_the_jacobian():
-    problem = dataclasses.replace(PROBLEM, penalty=L2(0.03))
+    problem = dataclasses.replace(PROBLEM, regulariser=L2(0.03))
     edge = (0.05 - 0.01) / 2
     assert unmet(make_plan(recycled(penalty=Schedule(1.001 * edge, 1.5)), problem=problem)) == []
     assert "eta_i(1)" in unmet(make_plan(recycled(penalty=Schedule(0.999 * edge, 1.5)), problem=problem))[0]
@@ -211,7 +211,7 @@ def test_the_certified_loss_is_below_the_published_one_where_that_holds(
     """The price of hiding the solver's error, a thousandth of the noise's loss, comes on top; no paper has it."""
     algorithm = kind(penalty=Schedule(tuple(penalty), ratio), noise={"noise_rate": noise_rate})
     algorithm = dataclasses.replace(algorithm, dual_step=Schedule(min(penalty)))
-    problem = Problem(loss=Logistic(), penalty=L2(l2), party_weight=party_weight)
+    problem = Problem(loss=Logistic(), regulariser=L2(l2), party_weight=party_weight)
     plan = make_plan(algorithm, problem=problem, topology=make_topology(graph, 3), n_rounds=3)
     bound = published_bound(plan)
     assume(bound.holds)  # most do, or hypothesis would complain
@@ -223,7 +223,7 @@ def test_the_certified_loss_is_below_the_published_one_where_that_holds(
 
 def test_the_published_bound_is_loose_by_the_jacobian():
     """With much noise the Jacobian is all there is: 1.4 c1 / (eta V) against about c1 / (2 eta V)."""
-    problem = dataclasses.replace(PROBLEM, penalty=L2(1e-3))
+    problem = dataclasses.replace(PROBLEM, regulariser=L2(1e-3))
     plan = make_plan(penalty_perturbed(noise={"noise_rate": 1e-6}), problem=problem)
     assert published_bound(plan).total / plan.pure_epsilon() == pytest.approx(2.8, rel=0.01)
 

@@ -20,7 +20,7 @@ from coterie.schedules import Schedule
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BUDGET = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one"}
 FACTS = Facts(parties=("a", "b", "c"), sizes=(50, 70, 90), n_features=4, row_norm=1.0, labels=("no", "yes"))
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 
 # what decides the choice of an algorithm, and the algorithm that is chosen
 CHOICES = {

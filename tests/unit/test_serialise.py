@@ -27,7 +27,7 @@ def test_round_trip_keeps_every_bit(l1, starts):
 
 
 def test_nested_values_come_back_as_they_were():
-    problem = Problem(loss=Logistic(), penalty=Box(-1.0, 2.0, 0.5), party_weight=3.0, class_weight=(1.0, 2.0))
+    problem = Problem(loss=Logistic(), regulariser=Box(-1.0, 2.0, 0.5), party_weight=3.0, class_weight=(1.0, 2.0))
     assert decode(encode(problem)) == problem
     facts = Facts(parties=("ä", "b"), sizes=(2, 3), n_features=4, row_norm=1.0, labels=("no", "yes"))
     assert decode(json.loads(canonical(facts))) == facts

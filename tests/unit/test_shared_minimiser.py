@@ -29,9 +29,9 @@ def make_batch(m=M, d=D, size=30.0, seed=1):
     return Subproblem(size * rng.normal(size=(m, d)), rng.normal(size=(m, d)), rng.uniform(2, 20, size=m), tolerance)
 
 
-def solve(loss, penalty, records, batch, axes=Subproblem(0, 0, 0, 0), records_axis=None, smallest=0):  # noqa: B008
+def solve(loss, regulariser, records, batch, axes=Subproblem(0, 0, 0, 0), records_axis=None, smallest=0):  # noqa: B008
     def one(records, own):
-        return minimise(loss, penalty, records, **own._asdict())
+        return minimise(loss, regulariser, records, **own._asdict())
 
     with jax.enable_x64(True), solved_together(smallest):
         f, bound = jax.jit(jax.vmap(one, in_axes=(records_axis, axes)))(records, jax.tree.map(jnp.asarray, batch))

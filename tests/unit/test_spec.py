@@ -156,9 +156,9 @@ def test_a_penalty_per_edge(prepared):
     assert algorithm.mechanism.penalty.start == (30, 40, 50)
 
 
-def test_losses_follow_the_labels_and_penalties_their_numbers(prepared, tmp_path):
+def test_losses_follow_the_labels_and_regularisers_their_numbers(prepared, tmp_path):
     assert prepared('file = "all.csv"').plan.problem.loss == Logistic()
-    assert prepared('file = "all.csv"', "[problem]\nl1 = 0.5").plan.problem.penalty == ElasticNet(0.0, 0.5)
+    assert prepared('file = "all.csv"', "[problem]\nl1 = 0.5").plan.problem.regulariser == ElasticNet(0.0, 0.5)
     Schema(SCHEMA.columns, NumberLabel("weight", -3, 2), "site").write(tmp_path / "schema.toml", overwrite=True)
     regression = prepared('file = "all.csv"', "[problem]\nthreshold = 0.5")
     assert regression.plan.problem.loss == Huber(0.5)

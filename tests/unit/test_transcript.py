@@ -18,7 +18,7 @@ from coterie.transcript import Interrupted, Transcript
 @pytest.fixture(scope="module")
 def transcript():
     facts = Facts(parties=("a", "b", "c"), sizes=(4, 5, 6), n_features=2, row_norm=1.0, labels=("no", "yes"))
-    problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     algorithm = ConsensusADMM.with_penalty(1.0)
     plan = Plan.make(algorithm, problem, "ring", facts, rounds=5, adjacency="zero-out")
     releases = np.random.default_rng(0).normal(size=(2, 5, 3, 2))

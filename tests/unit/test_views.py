@@ -30,7 +30,7 @@ M1 = LocalNoise(**SETTINGS)
 def plan_of(algorithm, sizes=(1,) * N):
     names = tuple(f"{i:03}" for i in range(len(sizes)))
     facts = Facts(parties=names, sizes=sizes, n_features=2, row_norm=1.0, labels=("n", "y"))
-    problem = Problem(loss=Logistic(), penalty=algorithm.penalty, record_weight=1.0)
+    problem = Problem(loss=Logistic(), regulariser=algorithm.regulariser, record_weight=1.0)
     return Plan.make(algorithm, problem, "unrestricted", facts, rounds=ROUNDS, adjacency="replace-one")
 
 
@@ -45,7 +45,7 @@ ONE_VISIT = 8 / (4 * MULTIPLIER) ** 2
 
 
 def test_centralised_with_local_noise():
-    local, central, network = three_views(plan_of(LocallyNoisedADMM(mechanism=M1, penalty=NONE)), DELTA)
+    local, central, network = three_views(plan_of(LocallyNoisedADMM(mechanism=M1, regulariser=NONE)), DELTA)
     assert local.certified == central.certified == network.certified > 0
     assert [p.theorem for p in local.published] == ["FP Theorem 3 (local)"]
     assert local.published[0].epsilon == pytest.approx(by_rdp(ROUNDS * ONE_VISIT), rel=1e-3)
@@ -57,7 +57,7 @@ def test_centralised_with_local_noise():
 
 
 def test_federated_with_local_noise():
-    algorithm = LocallyNoisedADMM(mechanism=M1, penalty=NONE, selection=Sample(count=10, seed=0))
+    algorithm = LocallyNoisedADMM(mechanism=M1, regulariser=NONE, selection=Sample(count=10, seed=0))
     plan = plan_of(algorithm)
     _, central, _ = three_views(plan, DELTA)
     assert [p.theorem for p in central.published] == ["FP Theorem 3 (central)", "FP Remark 4"]
@@ -68,10 +68,10 @@ def test_federated_with_local_noise():
 @pytest.mark.parametrize("memory", [True, False])
 def test_walks(memory):
     if memory:
-        plan = plan_of(WalkADMM(mechanism=M1, penalty=NONE, selection=Walk(seed=0)))
+        plan = plan_of(WalkADMM(mechanism=M1, regulariser=NONE, selection=Walk(seed=0)))
     else:
         walk = Walk(seed=None, most_visits=ROUNDS)
-        plan = plan_of(MemorylessWalk(mechanism=WalkNoise(**SETTINGS), penalty=NONE, selection=walk))
+        plan = plan_of(MemorylessWalk(mechanism=WalkNoise(**SETTINGS), regulariser=NONE, selection=walk))
     local, central, network = three_views(plan, DELTA)
     assert [p.theorem for p in network.published] == ["FP Theorem 4"]
     # the orders at which its condition holds are few here, or else it would be far below
@@ -81,7 +81,7 @@ def test_walks(memory):
 
 
 def test_clean_states_have_no_local_view():
-    algorithm = BroadcastNoisedADMM(mechanism=BroadcastNoise(**SETTINGS), penalty=NONE, channel=Curator())
+    algorithm = BroadcastNoisedADMM(mechanism=BroadcastNoise(**SETTINGS), regulariser=NONE, channel=Curator())
     local, central, network = three_views(plan_of(algorithm), DELTA)
     assert local.certified is None
     assert "un-noised" in local.why
@@ -90,7 +90,7 @@ def test_clean_states_have_no_local_view():
 
 def test_general_constraint():
     mechanism = ImageNoise(A=0.1 * np.eye(2), step=STEP, noise_multiplier=MULTIPLIER)
-    plan = plan_of(GeneralADMM(mechanism=mechanism, penalty=NONE, relaxation=0.5), sizes=(50,))
+    plan = plan_of(GeneralADMM(mechanism=mechanism, regulariser=NONE, relaxation=0.5), sizes=(50,))
     _, central, _ = three_views(plan, DELTA)
     assert [p.theorem for p in central.published] == ["FP Theorem 7"]
     assert central.published[0].epsilon < central.certified  # |A| < 1: the published one is too small

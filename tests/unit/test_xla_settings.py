@@ -23,7 +23,7 @@ rng = np.random.default_rng(0)
 X = 0.5 * rng.normal(size=(60, 3))
 data = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), parties=np.arange(60) % 3, labels=(0, 1))
 algorithm = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=2.0, noise_multiplier=1.0), dual_step=1.0)
-problem = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=3, adjacency="replace-one")
 print(run(plan, data, noise=Seeded(0)).releases.ravel().tolist())
 """

@@ -58,9 +58,11 @@ class Algorithm:
         check_selection(self.selection, self.channel, self.mechanism)
         if self.needs_graph and topology.unrestricted and topology.n_parties > 1:
             raise InputError(f"topology: got 'unrestricted'; {type(self).__name__} needs a graph of neighbours")
-        penalty = getattr(self, "penalty", problem.penalty)
-        if penalty != problem.penalty:
-            raise InputError(f"penalty: the algorithm has {penalty}, the problem {problem.penalty}; they must agree")
+        regulariser = getattr(self, "regulariser", problem.regulariser)
+        if regulariser != problem.regulariser:
+            raise InputError(
+                f"regulariser: the algorithm has {regulariser}, the problem {problem.regulariser}; they must agree"
+            )
 
     def init(self, topology: Topology, d: int) -> tuple[Any, Any]:
         raise NotImplementedError

@@ -1,6 +1,6 @@
 """Noisy proximal coordinate descent on the pooled problem: a few coordinates of the gradient are released in a round.
 
-    j in b(t):  x_j(t+1) = prox_{step * penalty_j}( x_j(t) - step * (sum_i grad_i(x(t))_j + noise_j + l2 x_j(t)) )
+    j in b(t):  x_j(t+1) = prox_{step * regulariser_j}( x_j(t) - step * (sum_i grad_i(x(t))_j + noise_j + l2 x_j(t)) )
 
 Mangold, Bellet, Salmon & Tommasi (2022), with one step size; Cyffers, Bellet & Basu (2023), Proposition 2. Each round
 is one Gaussian release of a part of the summed gradient, and every record's part is clipped by the mechanism.
@@ -24,7 +24,7 @@ from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, parti
 from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
-from coterie.problems.penalties import Ball, Penalty
+from coterie.problems.regularisers import Ball, Regulariser
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 
@@ -52,7 +52,7 @@ def order(coordinates: Selection, d: int) -> np.ndarray:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyCoordinateDescent(Algorithm):
     mechanism: GaussianGradient
-    penalty: Penalty
+    regulariser: Regulariser
     step: Schedule
     channel: Curator | SecureSum
     coordinates: Coordinates = IN_TURN
@@ -70,8 +70,8 @@ class NoisyCoordinateDescent(Algorithm):
 
     def check(self, topology, problem):
         super().check(topology, problem)
-        if isinstance(self.penalty, Ball):
-            raise InputError(f"penalty: got {self.penalty}; one that is a sum over coefficients is needed")
+        if isinstance(self.regulariser, Ball):
+            raise InputError(f"regulariser: got {self.regulariser}; one that is a sum over coefficients is needed")
 
     def init(self, topology, d):
         return ModelState(jnp.zeros(d), jnp.zeros(d)), ()
@@ -91,7 +91,7 @@ class NoisyCoordinateDescent(Algorithm):
 
     def combine(self, t, public, received, topology):
         step = jnp.asarray(self.step(t))
-        moved = self.penalty.prox(public.x - step * (received + self.penalty.l2 * public.x), step)
+        moved = self.regulariser.prox(public.x - step * (received + self.regulariser.l2 * public.x), step)
         x = jnp.where(self._at_work(t, public.x.size) > 0, moved, public.x)
         return ModelState(x, running_average(self.averaging, t, public.average, x))
 

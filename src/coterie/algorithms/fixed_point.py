@@ -1,15 +1,16 @@
 """Private ADMM as a noisy fixed-point iteration: Cyffers, Bellet & Basu (2023).
 
-    u_i, x_i   state and own solution of party i          gamma   `mechanism.step`
-    z          the model, prox of the penalty at z_hat     lambda  `mechanism.relaxation`
+    u_i, x_i   state and own solution of party i              gamma   `mechanism.step`
+    z          the model, prox of the regulariser at z_hat    lambda  `mechanism.relaxation`
 
-    z_hat = mean_i u_i,   z = prox_{(gamma/n) penalty}(z_hat)                       eq. (8)
+    z_hat = mean_i u_i,   z = prox_{(gamma/n) regulariser}(z_hat)                   eq. (8)
     x_i   = prox_{gamma f_i}(2 z - u_i)                                             eq. (9)
     u_i  += 2 lambda (x_i - z)                                                      eq. (10), noise apart
 
-for  min sum_i f_i(x) + penalty(x).  z_hat is an accumulator of its own: the paper's listings of the federated and the
-decentralised algorithm restart it from z, which has the wrong limit wherever there is a penalty. The algorithms differ
-in where the noise enters (`privacy.proximal`) and in who works when (`selection`); nobody ever returns an x_i.
+for  min sum_i f_i(x) + regulariser(x).  z_hat is an accumulator of its own: the paper's listings of the federated
+and the decentralised algorithm restart it from z, which has the wrong limit wherever there is a regulariser. The
+algorithms differ in where the noise enters (`privacy.proximal`) and in who works when (`selection`); nobody ever
+returns an x_i.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from coterie.network.channels import Broadcast, Channel, Curator, SecureSum, Tok
 from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, ProximalMechanism, SumNoise, WalkNoise
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
-from coterie.problems.penalties import Penalty
+from coterie.problems.regularisers import Regulariser
 from coterie.serialise import serialisable
 
 
@@ -42,7 +43,7 @@ class LocalState(NamedTuple):
 
 class FixedPointADMM(Algorithm):
     mechanism: ProximalMechanism
-    penalty: Penalty
+    regulariser: Regulariser
     averaging: Averaging
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
@@ -52,13 +53,13 @@ class FixedPointADMM(Algorithm):
         check_averaging(self.averaging)
 
     @property
-    def coordinator_penalty(self) -> Penalty:
+    def coordinator_regulariser(self) -> Regulariser:
         """An l2 that the parties carry is no longer in it."""
-        return dataclasses.replace(self.penalty, l2=0.0) if self.mechanism.spread_l2 else self.penalty  # type: ignore[call-arg]
+        return dataclasses.replace(self.regulariser, l2=0.0) if self.mechanism.spread_l2 else self.regulariser  # type: ignore[call-arg]
 
     def _centre(self, z_hat, n_parties):
         """z"""
-        return self.coordinator_penalty.whole_prox(z_hat, self.mechanism.step / n_parties)
+        return self.coordinator_regulariser.whole_prox(z_hat, self.mechanism.step / n_parties)
 
     def _start(self, topology, d) -> CentreState:
         zeros = jnp.zeros(d)
@@ -100,7 +101,7 @@ class LocallyNoisedADMM(_NoisyStates):
     """M1 with everybody at work in every round (the paper's Algorithm 2) or a sample of the parties (Algorithm 3)."""
 
     mechanism: LocalNoise
-    penalty: Penalty
+    regulariser: Regulariser
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
     channel: ClassVar[Broadcast] = Broadcast()
@@ -112,7 +113,7 @@ class WalkADMM(_NoisyStates):
     """M1 with a token that carries z_hat and walks over the graph: the paper's Algorithm 4."""
 
     mechanism: LocalNoise
-    penalty: Penalty
+    regulariser: Regulariser
     selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
     averaging: Averaging = "last"
     channel: ClassVar[Token] = Token()
@@ -121,14 +122,14 @@ class WalkADMM(_NoisyStates):
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemorylessWalk(FixedPointADMM):
-    """A token that walks while nobody remembers anything: every visit starts from u = z, without a penalty.
+    """A token that walks while nobody remembers anything: every visit starts from u = z, without a regulariser.
 
     It goes to a neighbourhood of the minimum of the sum of the parties' Moreau envelopes, not of their losses. In
     return a party that sees the token only when it holds it learns less than everybody would (`observer="peer"`).
     """
 
     mechanism: WalkNoise
-    penalty: Penalty
+    regulariser: Regulariser
     selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
     averaging: ClassVar[Averaging] = "last"  # an average that travels with the token would undo part of its noise
     channel: ClassVar[Token] = Token()
@@ -136,8 +137,8 @@ class MemorylessWalk(FixedPointADMM):
 
     def check(self, topology, problem):
         super().check(topology, problem)
-        if not self.penalty.smooth or self.penalty.l2 > 0:
-            raise InputError(f"penalty: got {self.penalty}; a walk without memory takes none, L2(0)")
+        if not self.regulariser.smooth or self.regulariser.l2 > 0:
+            raise InputError(f"regulariser: got {self.regulariser}; a walk without memory takes none, L2(0)")
         if not topology.everybody_reachable:
             raise InputError("topology: a walk without memory is proved for 'unrestricted' or 'complete'")
         if not self.selection.secret:
@@ -180,7 +181,7 @@ class SumNoisedADMM(_CleanStates):
     """M2: the sum of the moves is noised and accumulated."""
 
     mechanism: SumNoise
-    penalty: Penalty
+    regulariser: Regulariser
     channel: Curator | SecureSum
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
@@ -199,7 +200,7 @@ class BroadcastNoisedADMM(_CleanStates):
     secure sum can be had."""
 
     mechanism: BroadcastNoise
-    penalty: Penalty
+    regulariser: Regulariser
     channel: Curator | SecureSum
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
@@ -215,7 +216,7 @@ class BroadcastNoisedADMM(_CleanStates):
 def fixed_point_admm(
     *,
     channel: Channel,
-    penalty: Penalty,
+    regulariser: Regulariser,
     step: float,
     noise_multiplier: float,
     relaxation: float = 0.5,
@@ -227,7 +228,7 @@ def fixed_point_admm(
     settings: Any = {"step": step, "relaxation": relaxation, "noise_multiplier": noise_multiplier, "clip": clip}
     if isinstance(channel, (Curator, SecureSum)):
         mechanism = BroadcastNoise(**settings)
-        return BroadcastNoisedADMM(mechanism=mechanism, penalty=penalty, channel=channel, selection=selection)
+        return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=channel, selection=selection)
     if isinstance(selection, Walk):
-        return WalkADMM(mechanism=LocalNoise(**settings), penalty=penalty, selection=selection)
-    return LocallyNoisedADMM(mechanism=LocalNoise(**settings), penalty=penalty, selection=selection)
+        return WalkADMM(mechanism=LocalNoise(**settings), regulariser=regulariser, selection=selection)
+    return LocallyNoisedADMM(mechanism=LocalNoise(**settings), regulariser=regulariser, selection=selection)

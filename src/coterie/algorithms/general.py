@@ -1,6 +1,6 @@
-"""Private ADMM for  min f(x) + penalty(z)  subject to  A x + B z = c: Cyffers, Bellet & Basu (2023), Algorithm 5.
+"""Private ADMM for  min f(x) + regulariser(z)  subject to  A x + B z = c: Cyffers, Bellet & Basu (2023), Algorithm 5.
 
-    z  = argmin penalty(z) + |B z + u|^2 / (2 gamma)
+    z  = argmin regulariser(z) + |B z + u|^2 / (2 gamma)
     x  = argmin f(x) + |A x + 2 B z + u - c|^2 / (2 gamma)
     u += 2 lambda (A x + B z - c),   A x noised
 
@@ -23,8 +23,8 @@ from coterie.minimisers.dispatch import minimise
 from coterie.network.channels import Broadcast
 from coterie.privacy.image import ImageGrant, ImageNoise
 from coterie.problems.losses import Squared
-from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Records
+from coterie.problems.regularisers import Regulariser
 from coterie.serialise import serialisable
 
 
@@ -40,7 +40,7 @@ class GeneralADMM(Algorithm):
     """`B` and `c` default to -I and 0: x and z are then tied by z = A x."""
 
     mechanism: ImageNoise
-    penalty: Penalty
+    regulariser: Regulariser
     relaxation: float
     B: Matrix | None = None
     c: tuple[float, ...] | None = None
@@ -62,8 +62,8 @@ class GeneralADMM(Algorithm):
         for name, size in (("B", B.shape[0]), ("c", c.size)):
             if size != m:
                 raise InputError(f"{name}: got {size} rows; A has {m}")
-        if not (B.smallest_singular_value > 0 or self.penalty.l2 > 0):
-            raise InputError("B: its columns are linearly dependent; that needs a penalty with l2 > 0")
+        if not (B.smallest_singular_value > 0 or self.regulariser.l2 > 0):
+            raise InputError("B: its columns are linearly dependent; that needs a regulariser with l2 > 0")
 
     def check(self, topology, problem):
         super().check(topology, problem)
@@ -97,14 +97,14 @@ class GeneralADMM(Algorithm):
         return public.average[None]
 
     def _z(self, u):
-        """argmin penalty(z) + |B z + u|^2 / (2 gamma): a least-squares problem with the rows of B as records."""
+        """argmin regulariser(z) + |B z + u|^2 / (2 gamma): a least-squares problem with the rows of B as records."""
         B = self.B.dense  # type: ignore[union-attr]
         rows = Records(jnp.asarray(B), -u, jnp.full(len(B), 1 / self.mechanism.step))
         largest = jnp.linalg.norm(B.T @ u) / self.mechanism.step
         start = jnp.zeros(B.shape[1])
         z, _ = minimise(
             Squared(),
-            self.penalty,
+            self.regulariser,
             rows,
             linear=start,
             target=start,

@@ -1,7 +1,7 @@
 """Noisy proximal gradient descent on the pooled problem: what a curator or a secure sum makes possible, and the line
 that every algorithm without one is measured against.
 
-    x(t+1) = prox_{step * penalty}( x(t) - step * ((sum_i grad_i(x(t)) + noise)/q + l2 x(t)) )
+    x(t+1) = prox_{step * regulariser}( x(t) - step * ((sum_i grad_i(x(t)) + noise)/q + l2 x(t)) )
 
 Bassily, Smith & Thakurta (2014); each round is one Gaussian release of the summed gradient. The sum runs over those who
 work in the round, a share q of all: with one record per party and a secret Poisson selection this is DP-SGD (Abadi et
@@ -21,7 +21,7 @@ from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Selection
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
-from coterie.problems.penalties import Penalty
+from coterie.problems.regularisers import Regulariser
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 
@@ -35,7 +35,7 @@ class ModelState(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyGradientDescent(Algorithm):
     mechanism: GaussianGradient
-    penalty: Penalty
+    regulariser: Regulariser
     step: Schedule
     channel: Curator | SecureSum
     selection: Selection = EVERYBODY_WORKS
@@ -62,7 +62,7 @@ class NoisyGradientDescent(Algorithm):
     def combine(self, t, public, received, topology):
         step = jnp.asarray(self.step(t))
         gradient = received / self.selection.rate(topology.n_parties)
-        x = self.penalty.prox(public.x - step * (gradient + self.penalty.l2 * public.x), step)
+        x = self.regulariser.prox(public.x - step * (gradient + self.regulariser.l2 * public.x), step)
         return ModelState(x, running_average(self.averaging, t, public.average, x))
 
     def models(self, public):

@@ -108,10 +108,10 @@ def _check(transcript: Transcript, party: int, known: Shard, repeat: int) -> Non
         raise InputError(f"transcript: {type(plan.algorithm).__name__} given; the attack needs a graph algorithm")
     if problem.loss.n_outputs != 1:
         raise InputError(f"transcript: {type(problem.loss).__name__} given; the attack needs a loss of one score")
-    if not problem.penalty.smooth:
+    if not problem.regulariser.smooth:
         raise InputError(
-            f"transcript: {type(problem.penalty).__name__} given; the attack needs a smooth penalty, whose gradient "
-            "everybody can compute"
+            f"transcript: {type(problem.regulariser).__name__} given; the attack needs a smooth regulariser, whose "
+            "gradient everybody can compute"
         )
     if not 0 <= party < facts.n_parties:
         raise InputError(f"party: got {party}; 0 to {facts.n_parties - 1} are in the transcript")
@@ -144,8 +144,8 @@ def _missing_gradients(
     for t, (f, linear, target) in _public_inputs(transcript, party, repeat):
         grant = grants[index[t % len(index), party]]
         scales, slopes = grant.scales, _slopes(problem.loss, X @ f, y)
-        rest = X.T @ (weight * slopes) + (problem.penalty.l2 + scales.extra_l2) * f + linear
-        convexity = problem.penalty.l2 + scales.extra_l2 + scales.curvature
+        rest = X.T @ (weight * slopes) + (problem.regulariser.l2 + scales.extra_l2) * f + linear
+        convexity = problem.regulariser.l2 + scales.extra_l2 + scales.curvature
         noise = 0.0 if isinstance(grant.event, Unprotected) else scales.noise_scale + convexity * scales.output_scale
         kept.append((f, -rest - scales.curvature * (f - target), noise))
     if not kept:

@@ -28,13 +28,13 @@ from coterie.plan import Plan
 from coterie.privacy.events import Adjacency
 from coterie.privacy.mechanisms import Mechanism, Unit
 from coterie.problems.losses import HuberisedHinge, Loss
-from coterie.problems.penalties import L2, Penalty
 from coterie.problems.problem import Problem
+from coterie.problems.regularisers import L2, Regulariser
 
 DELTA = 0.01  # a stated loss holds at every delta, and at a large one thousands of runs can come close to it
 N_PARTIES = 3
 RECORDS_PER_PARTY = 2
-PENALTY = L2(0.03)
+REGULARISER = L2(0.03)
 SOME_ROUNDS = 4  # where not everybody works in every round
 HINGE = HuberisedHinge(width=0.5)
 GRAPH = "complete"
@@ -139,13 +139,13 @@ class Instance:
 
     def unchecked_plan(self, setting: Setting) -> Plan:
         """All hypotheses hold; whether data could get past the release door is not looked at."""
-        penalty = getattr(self.algorithm, "penalty", PENALTY)
+        regulariser = getattr(self.algorithm, "regulariser", REGULARISER)
         # whoever does not work in every round gets more of them
         everybody = isinstance(self.algorithm.selection, All)
         facts = setting.facts(self.n_parties)
         return Plan(
             algorithm=self.algorithm,
-            problem=Problem(loss=setting.loss, penalty=penalty, record_weight=setting.record_weight),
+            problem=Problem(loss=setting.loss, regulariser=regulariser, record_weight=setting.record_weight),
             topology=make_topology(GRAPH, self.n_parties),
             facts=facts,
             n_rounds=setting.rounds if everybody else max(setting.rounds, SOME_ROUNDS),
@@ -218,12 +218,12 @@ def enumerate_instances(names: Iterable[str] = ()) -> Iterator[Instance | tuple[
 
 
 def _algorithms(cls: type[Algorithm]) -> Iterator[list[Algorithm]]:
-    """Every combination of settings, each with the penalties to try in turn."""
+    """Every combination of settings, each with the regularisers to try in turn."""
     choices = dict(_choices(cls))
-    penalties = choices.pop("penalty", [None])
+    regularisers = choices.pop("regulariser", [None])
     for combination in itertools.product(*choices.values()):
         settings = dict(zip(choices, combination, strict=True))
-        yield [cls(**settings, **({} if p is None else {"penalty": p})) for p in penalties]
+        yield [cls(**settings, **({} if r is None else {"regulariser": r})) for r in regularisers]
 
 
 def _choices(cls: type) -> Iterator[tuple[str, list[Any]]]:
@@ -235,8 +235,8 @@ def _choices(cls: type) -> Iterator[tuple[str, list[Any]]]:
             yield field.name, [m for c in accepted for m in _mechanisms(c)]
         elif any(issubclass(c, Channel) for c in accepted):
             yield field.name, [c() for c in accepted]
-        elif Penalty in accepted:
-            yield field.name, [PENALTY, L2(0.0)]
+        elif Regulariser in accepted:
+            yield field.name, [REGULARISER, L2(0.0)]
         elif any(issubclass(c, Selection) for c in accepted):
             yield field.name, [s for c in accepted for s in _selections(c)]
         elif field.name in VALUES:

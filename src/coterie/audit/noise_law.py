@@ -150,7 +150,7 @@ def declared_sizes(plan: Plan) -> np.ndarray | None:
     """Deviation (Gaussian) or 1/rate (gamma) of the noise of each release, (round, party), in its own unit."""
     scales = plan.grant_scales()
     if isinstance(plan.issued[0][0], ArgminGrant):
-        convexity = plan.problem.penalty.l2 / plan.facts.n_parties + scales.curvature + scales.extra_l2
+        convexity = plan.problem.regulariser.l2 / plan.facts.n_parties + scales.curvature + scales.extra_l2
         inside = scales.noise_scale / convexity
         return np.where(inside > 0, inside, scales.output_scale)
     if "noise_std" not in scales._fields:

@@ -84,7 +84,7 @@ def _changed_record(bench: Workbench, setting: Setting) -> tuple[Records, Record
 def _objective_steps(plan: Plan, event: Event, one: Records, two: Records) -> Iterator[tuple[float, bool]]:
     d = plan.facts.n_features
     scales = plan.issued[0][plan.issued[1][0, 0]].scales
-    convexity = plan.problem.penalty.l2 / plan.facts.n_parties + scales.curvature + scales.extra_l2
+    convexity = plan.problem.regulariser.l2 / plan.facts.n_parties + scales.curvature + scales.extra_l2
     law = plan.algorithm.mechanism.law
     assert law is not None
     bent = _most_bent(plan.problem.loss)

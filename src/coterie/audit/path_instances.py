@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie import native
 from coterie.algorithms import BroadcastNoisedADMM, PenaltyPerturbedADMM, SumNoisedADMM
-from coterie.audit.instances import LIGHT, NOISE_VALUES, PENALTY, VALUES, Instance, instances_of
+from coterie.audit.instances import LIGHT, NOISE_VALUES, REGULARISER, VALUES, Instance, instances_of
 from coterie.engines.paths import Paths
 from coterie.network.channels import Curator
 from coterie.privacy.objective import PenaltyPerturbation
@@ -27,13 +27,13 @@ _EXAMINED: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "argmin in machine code": (*_PENALTY_PERTURBED, {"loss": Logistic()}),
     "people in machine code": (
         "sum-noised-admm",
-        SumNoisedADMM(mechanism=SumNoise(clip=0.002, **_PROXIMAL), penalty=PENALTY, channel=Curator()),
+        SumNoisedADMM(mechanism=SumNoise(clip=0.002, **_PROXIMAL), regulariser=REGULARISER, channel=Curator()),
         # in one round nothing is clipped that noise has moved, so that releases are affine in the noise
         {"loss": Squared(), "label_bound": 1.0, "rounds": 1, **_ONE_RECORD},
     ),
     "people": (
         "broadcast-noised-admm",
-        BroadcastNoisedADMM(mechanism=BroadcastNoise(**_PROXIMAL), penalty=PENALTY, channel=Curator()),
+        BroadcastNoisedADMM(mechanism=BroadcastNoise(**_PROXIMAL), regulariser=REGULARISER, channel=Curator()),
         _ONE_RECORD,
     ),
     "solved together": (*_PENALTY_PERTURBED, {}),

@@ -290,4 +290,4 @@ class Replay:
 
     def _convexity(self, scales: Any) -> Any:
         """Lambda, which all data sets share."""
-        return self.problem.penalty.l2 + scales.curvature + scales.extra_l2
+        return self.problem.regulariser.l2 + scales.curvature + scales.extra_l2

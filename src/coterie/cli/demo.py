@@ -33,7 +33,7 @@ DELTA = 1e-6
 ADJACENCY = "replace-one"
 TOPOLOGY = "ring"
 BLUE, ORANGE, GREY = "#0b6e99", "#d9822b", "#7a7a7a"
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ def come_apart(plan: Plan, impairments: Impairments | None) -> bool:
     return (
         type(plan.algorithm).local is GraphADMM.local
         and isinstance(plan.issued[0][0], ArgminGrant)
-        and plan.problem.penalty.smooth
+        and plan.problem.regulariser.smooth
         and impairments is None
     )
 

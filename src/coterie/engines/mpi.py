@@ -163,7 +163,7 @@ class _Rank:
         self.together_from = paths.together_from if self.path == "solved together" else None
         if self.path == "argmin in machine code":
             share = plan.problem.share(n_parties)
-            self.minimiser = Native(share.loss, share.penalty, work.sparse)
+            self.minimiser = Native(share.loss, share.regulariser, work.sparse)
             self.prepared = self.minimiser.prepare([plan.problem.records(shard) for shard in self.shards])
         self.table = plan.grant_table()
         program = Program(

@@ -131,7 +131,7 @@ def _minimises(work: Work) -> bool:
     return come_apart(work.plan, work.impairments)
 
 
-_MINIMISES = ("a graph algorithm, a smooth penalty and no impairments", _minimises)
+_MINIMISES = ("a graph algorithm, a smooth regulariser and no impairments", _minimises)
 _ON_PROCESSOR = ("a processor, not a GPU", lambda work: jax.default_backend() == "cpu")
 _NUMBA = ("Numba (the extra 'fast')", lambda work: native.available())
 
@@ -148,7 +148,7 @@ def _people_fit(work: Work) -> bool:
 
 def _solved_together(work: Work) -> bool:
     facts, problem = work.plan.facts, work.plan.problem
-    return shared.applies(problem.loss, problem.penalty, facts.largest * facts.n_features, work.paths.together_from)
+    return shared.applies(problem.loss, problem.regulariser, facts.largest * facts.n_features, work.paths.together_from)
 
 
 # --- how each begins ------------------------------------------------------------------------------------------------
@@ -175,13 +175,13 @@ def _start_argmins(groups: Sequence[PlanGroup], work: Work, minimiser: Minimiser
 
 def _start_matrices(groups: Sequence[PlanGroup], work: Work) -> Advance:
     own = work.plan.problem.share(work.plan.facts.n_parties)
-    minimiser = matrices.Matrices(own.loss, own.penalty, work.plan.facts.sizes, work.pairs)
+    minimiser = matrices.Matrices(own.loss, own.regulariser, work.plan.facts.sizes, work.pairs)
     return _start_argmins(groups, work, minimiser)
 
 
 def _start_machine_code(groups: Sequence[PlanGroup], work: Work) -> Advance:
     own = work.plan.problem.share(work.plan.facts.n_parties)
-    return _start_argmins(groups, work, native_minimiser.Native(own.loss, own.penalty, work.sparse))
+    return _start_argmins(groups, work, native_minimiser.Native(own.loss, own.regulariser, work.sparse))
 
 
 def _start_people_in_machine_code(groups: Sequence[PlanGroup], work: Work) -> Advance:
@@ -291,7 +291,7 @@ PATHS = (
     ),
     Path(
         name="solved together",
-        conditions=(("parties with many records, a smooth penalty and a loss of one score", _solved_together),),
+        conditions=(("parties with many records, a smooth regulariser and a loss of one score", _solved_together),),
         start=_start_together,
     ),
     Path(name="general", conditions=(), start=_start_general),

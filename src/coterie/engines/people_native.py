@@ -36,7 +36,7 @@ def fits(plan: Plan, impairments: Impairments | None, repeats: int, enough_work:
         and plan.facts.largest == 1
         and people_moves.can_take(grants, plan.problem, plan.facts.n_parties)
         and bool(np.all(index == index[:, :1]))
-        and algorithm.coordinator_penalty.as_soft_threshold(1.0) is not None
+        and algorithm.coordinator_regulariser.as_soft_threshold(1.0) is not None
         and _work(plan, repeats) >= enough_work
         and native.available()
         and jax.default_backend() == "cpu"
@@ -77,7 +77,7 @@ class Runs:
         algorithm, n, (grants, index) = cast(SumNoisedADMM, plan.algorithm), plan.facts.n_parties, plan.issued
         self.d = plan.facts.n_features
         self.moves = people_moves.PeopleMoves(cast(Any, grants), index[:, 0], plan.problem.share(n), records)
-        soft = algorithm.coordinator_penalty.as_soft_threshold(algorithm.mechanism.step / n)
+        soft = algorithm.coordinator_regulariser.as_soft_threshold(algorithm.mechanism.step / n)
         assert soft is not None
         self.centre = (*soft, float(n))
         # not every source can be asked by two threads at a time

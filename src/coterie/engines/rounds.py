@@ -256,7 +256,7 @@ class Rounds:
     def _batch_of(self, X) -> int:
         """How many parties with as many records are worked on at once."""
         smallest, problem = self.program.together_from, self.problem
-        if smallest is None or not shared.applies(problem.loss, problem.penalty, X.size, smallest):
+        if smallest is None or not shared.applies(problem.loss, problem.regulariser, X.size, smallest):
             return BATCH_ELEMENTS // (X.size * self.repeats)
         if jax.default_backend() == "gpu":  # which idles while it works for one party
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)

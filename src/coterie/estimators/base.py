@@ -23,7 +23,7 @@ from coterie.estimators.fit_privacy import describe, no_privacy
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.problems import L2, Loss, Penalty, Problem
+from coterie.problems import L2, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.transcript import Transcript
 
@@ -43,7 +43,7 @@ class PrivateLinearModel(BaseEstimator):
     weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest.
     data_derived: what was read off these data before the fit, such as ["scaler"]: the certificate says VOID.
 
-    The objective, a sum of weighted losses and penalties over the coefficients of the design:
+    The objective, a sum of weighted losses and regularisers over the coefficients of the design:
 
     fit_intercept: whether the design has a constant column.
     l2: adds (l2/2) times the squared norm of the coefficients.
@@ -104,7 +104,7 @@ class PrivateLinearModel(BaseEstimator):
     def _class_weight(self) -> tuple[float, ...] | None:
         return None
 
-    def _penalty(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Penalty:
+    def _regulariser(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Regulariser:
         return L2(rules.regulariser(facts, weight_of_record) if self.l2 is None else float(self.l2))
 
     def _keep(self, coefficients: np.ndarray) -> None:
@@ -211,8 +211,8 @@ class PrivateLinearModel(BaseEstimator):
         weighting: dict[str, Any] = (
             {"record_weight": 1.0} if self.party_weight is None else {"party_weight": float(self.party_weight)}
         )
-        problem = Problem(loss=self._loss(), penalty=L2(0.0), class_weight=self._class_weight(), **weighting)
-        return dataclasses.replace(problem, penalty=self._penalty(facts, problem.weight_of_one_record))
+        problem = Problem(loss=self._loss(), regulariser=L2(0.0), class_weight=self._class_weight(), **weighting)
+        return dataclasses.replace(problem, regulariser=self._regulariser(facts, problem.weight_of_one_record))
 
     def _charge(self, privacy: Privacy, federation: Federation, *, epsilon: float, reason: str) -> Any:
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""

@@ -11,8 +11,8 @@ from coterie.data.federation import Federation
 from coterie.errors import LocalSolveError
 from coterie.minimisers.dispatch import minimise
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import L2, ElasticNet, Penalty
 from coterie.problems.problem import Problem, Records
+from coterie.problems.regularisers import L2, ElasticNet, Regulariser
 
 TOLERANCE_SHARE = 1e-12  # of the largest gradient that can occur
 LEAST_ROWS, LEAST_COLUMNS = 64, 8
@@ -24,9 +24,9 @@ PROXIMAL_STEPS = 2000
 def minimiser(problem: Problem, federation: Federation) -> np.ndarray:
     """argmin of the pooled problem, as one coefficient vector."""
     X, y, weight = (np.concatenate(column) for column in zip(*map(problem.records, federation.shards), strict=True))
-    loss, penalty, scale, rest = problem.loss, problem.penalty, 1.0, L2(0.0)
-    if isinstance(penalty, ElasticNet) and penalty.l1 > 0:  # in units of l1, so that every l1 is one program
-        scale, rest = 1 / penalty.l1, ElasticNet(0.0, 1.0)
+    loss, regulariser, scale, rest = problem.loss, problem.regulariser, 1.0, L2(0.0)
+    if isinstance(regulariser, ElasticNet) and regulariser.l1 > 0:  # in units of l1, so that every l1 is one program
+        scale, rest = 1 / regulariser.l1, ElasticNet(0.0, 1.0)
     n_rows, n_columns = _padded(len(y), LEAST_ROWS), _padded(X.shape[1], LEAST_COLUMNS)
     records = Records(
         np.pad(X, ((0, n_rows - len(y)), (0, n_columns - X.shape[1]))),
@@ -35,7 +35,7 @@ def minimiser(problem: Problem, federation: Federation) -> np.ndarray:
     )
     facts, total = federation.facts, float(records.weight.sum())
     slope = loss.lipschitz if np.isfinite(loss.lipschitz) else facts.label_bound or 1.0
-    l2, curvature = penalty.l2 * scale, total * loss.smoothness * facts.row_norm**2
+    l2, curvature = regulariser.l2 * scale, total * loss.smoothness * facts.row_norm**2
     tolerance = TOLERANCE_SHARE * max(total * slope * facts.row_norm, l2)
     if rest.smooth or l2 >= PROXIMAL_SHARE * curvature:
         extra, most_steps = 0.0, 1
@@ -57,12 +57,14 @@ def minimiser(problem: Problem, federation: Federation) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _solver(loss: Loss, penalty: Penalty) -> Any:
+def _solver(loss: Loss, regulariser: Regulariser) -> Any:
     """Compiled once per loss and padded shape; zero columns keep coefficient zero, padding rows have no weight."""
 
     def solve(records: Records, target: Any, curvature: Any, tolerance: Any) -> Any:
         nothing = jnp.zeros_like(target)
-        return minimise(loss, penalty, records, linear=nothing, target=target, curvature=curvature, tolerance=tolerance)
+        return minimise(
+            loss, regulariser, records, linear=nothing, target=target, curvature=curvature, tolerance=tolerance
+        )
 
     return jax.jit(solve)
 

@@ -14,7 +14,7 @@ from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
 from coterie.estimators.design import plain_model
 from coterie.facts import Facts
-from coterie.problems import ElasticNet, Huber, Loss, Penalty, Squared
+from coterie.problems import ElasticNet, Huber, Loss, Regulariser, Squared
 from coterie.rules import lasso_regulariser
 
 LOSSES = ("huber", "squared")
@@ -86,7 +86,7 @@ class PrivateLasso(_PrivateRegressor):
 
     l1: float | None = None
 
-    def _penalty(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Penalty:
+    def _regulariser(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Regulariser:
         l2 = 0.0 if self.l2 is None else float(self.l2)
         if self.l1 is not None:
             return ElasticNet(l2, positive_number("l1", self.l1))

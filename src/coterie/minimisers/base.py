@@ -1,6 +1,6 @@
 """What a minimiser is: it prepares records once, and minimises over them as often as it is asked.
 
-    argmin_f  sum_n w_n loss(x_n . f, y_n) + penalty(f) + linear . f + (curvature/2) |f - target|^2
+    argmin_f  sum_n w_n loss(x_n . f, y_n) + regulariser(f) + linear . f + (curvature/2) |f - target|^2
 
 It hands back the norm of the gradient at what it found, in double precision and over all records; a grant turns what
 misses its tolerance into NaN, because the price of its noise relies on it. Fast minimisers may miss; whoever uses one
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import Penalty
+from coterie.problems.regularisers import Regulariser
 
 State = TypeVar("State")
 
@@ -40,7 +40,7 @@ class Subproblem(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Minimiser(abc.ABC):
     loss: Loss
-    penalty: Penalty
+    regulariser: Regulariser
 
     def prepare(self, records: Any) -> Any:
         """Whatever `minimise` needs of these records: of one party, or a sequence with those of several."""

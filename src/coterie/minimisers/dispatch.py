@@ -19,8 +19,8 @@ from coterie.minimisers.base import Subproblem
 from coterie.minimisers.newton import Newton
 from coterie.minimisers.one_record import OneRecord, lies_on_a_line
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Records
+from coterie.problems.regularisers import Regulariser
 
 _together_from: contextvars.ContextVar[float | None] = contextvars.ContextVar("together_from", default=None)
 
@@ -39,7 +39,7 @@ def solved_together(smallest: float | None) -> Iterator[None]:
 
 def minimise(
     loss: Loss,
-    penalty: Penalty,
+    regulariser: Regulariser,
     records: Records,
     *,
     linear: jax.Array,
@@ -48,18 +48,18 @@ def minimise(
     tolerance: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The minimiser and the norm of a subgradient there, which is <= tolerance unless rounding forbids it."""
-    if lies_on_a_line(loss, records) and penalty.smooth:
-        return OneRecord(loss, penalty).minimise(records, Subproblem(linear, target, curvature, tolerance))
+    if lies_on_a_line(loss, records) and regulariser.smooth:
+        return OneRecord(loss, regulariser).minimise(records, Subproblem(linear, target, curvature, tolerance))
     smallest = _together_from.get()
-    if smallest is None or not shared.applies(loss, penalty, records.X.size, smallest):
-        return Newton(loss, penalty).minimise(records, Subproblem(linear, target, curvature, tolerance))
+    if smallest is None or not shared.applies(loss, regulariser, records.X.size, smallest):
+        return Newton(loss, regulariser).minimise(records, Subproblem(linear, target, curvature, tolerance))
     own = Subproblem(*map(jnp.asarray, (linear, target, curvature, tolerance)))
-    return _batchable(loss, penalty)(Records(*map(jnp.asarray, records)), own)
+    return _batchable(loss, regulariser)(Records(*map(jnp.asarray, records)), own)
 
 
-def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
+def _batchable(loss: Loss, regulariser: Regulariser) -> Callable[..., Any]:
     """Newton's method, with a rule of its own for many minimisations over the same records."""
-    alone = Newton(loss, penalty).minimise
+    alone = Newton(loss, regulariser).minimise
     one = custom_vmap(alone)
 
     @one.def_vmap
@@ -68,6 +68,6 @@ def _batchable(loss: Loss, penalty: Penalty) -> Callable[..., Any]:
             axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, tuple(batched))
             return jax.vmap(alone, in_axes=axes, axis_size=n)(records, own), (True, True)
         batch = jax.tree.map(lambda a, has_axis: a if has_axis else jnp.broadcast_to(a, (n, *a.shape)), own, batched[1])
-        return shared.SharedCurvature(loss, penalty).minimise(records, batch), (True, True)
+        return shared.SharedCurvature(loss, regulariser).minimise(records, batch), (True, True)
 
     return one

@@ -24,8 +24,8 @@ from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.minimisers.batches import group_by_size, padded
 from coterie.minimisers.shared import ratio
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Records
+from coterie.problems.regularisers import Regulariser
 
 PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
 FEW_PROBLEMS = 8  # features for each problem of a party, beyond which pairs do not pay
@@ -89,7 +89,7 @@ class Matrices(Minimiser):
         parts = []
         for parties, records in zip(self._groups, prepared, strict=True):
             own = jax.tree.map(lambda a, parties=parties: jnp.swapaxes(a[:, parties], 0, 1), batch)
-            parts.append(minimise(self.loss, self.penalty, records, own))
+            parts.append(minimise(self.loss, self.regulariser, records, own))
         back = np.argsort(np.concatenate(self._groups))
         return jax.tree.map(lambda *a: jnp.swapaxes(jnp.concatenate(a)[back], 0, 1), *parts)
 
@@ -102,9 +102,9 @@ _stacked = jax.jit(stack, static_argnums=1)
 
 
 @jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
-def minimise(loss: Loss, penalty: Penalty, records: Stack, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
+def minimise(loss: Loss, regulariser: Regulariser, records: Stack, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
     """For parties of similar size, with axes (party, problem, ...)."""
-    convexity = penalty.l2 + batch.curvature[..., None]
+    convexity = regulariser.l2 + batch.curvature[..., None]
     linear = batch.linear - batch.curvature[..., None] * batch.target
     objective = _Objective(loss, records, convexity, linear)
     near = objective.in_single_precision().approach(batch.target.astype(jnp.float32))

@@ -1,6 +1,6 @@
 """The plain minimiser: one party's step to an absolute, public bound on the gradient.
 
-The step minimises  J(f) = sum_n w_n loss(x_n . f, y_n) + penalty(f) + linear . f + (curvature/2) |f - target|^2.
+The step minimises  J(f) = sum_n w_n loss(x_n . f, y_n) + regulariser(f) + linear . f + (curvature/2) |f - target|^2.
 Split J = S + rest with S smooth and strongly convex, and let T(f) = prox(f - step * grad S(f)) with step < 1/Lip(S).
 The minimiser is the fixed point of T, and the envelope
 
@@ -22,8 +22,8 @@ import jax.numpy as jnp
 
 from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Records
+from coterie.problems.regularisers import Regulariser
 
 NEWTON_STEPS = 100
 GRADIENT_STEPS = 200_000
@@ -47,7 +47,7 @@ class Newton(Minimiser):
     """One subproblem of one party, to its tolerance unless rounding forbids it."""
 
     def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
-        objective = _Objective(self.loss, self.penalty, prepared, batch)
+        objective = _Objective(self.loss, self.regulariser, prepared, batch)
         state = objective.state(batch.target, jnp.zeros((), jnp.int32))
         state = _newton(objective, state, batch.tolerance)
         state = _accelerated_gradient(objective, state, batch.tolerance)
@@ -55,12 +55,12 @@ class Newton(Minimiser):
 
 
 class _Objective:
-    def __init__(self, loss: Loss, penalty: Penalty, records: Records, subproblem: Subproblem) -> None:
-        self.loss, self.penalty, self.records = loss, penalty, records
+    def __init__(self, loss: Loss, regulariser: Regulariser, records: Records, subproblem: Subproblem) -> None:
+        self.loss, self.regulariser, self.records = loss, regulariser, records
         self.linear, self.target, self.curvature, _ = subproblem
         rows = jnp.sum(records.X**2, axis=1)
         # |Hessian| <= c1 * trace(X' W X) + l2 + curvature
-        self.step = STEP_MARGIN / (loss.smoothness * jnp.dot(records.weight, rows) + penalty.l2 + self.curvature)
+        self.step = STEP_MARGIN / (loss.smoothness * jnp.dot(records.weight, rows) + regulariser.l2 + self.curvature)
 
     def scores(self, f):
         return self.records.X @ _matrix(f, self.loss.n_outputs)
@@ -74,9 +74,9 @@ class _Objective:
         value = (
             jnp.dot(weight, self.loss.value(scores, y))
             + jnp.dot(self.linear, f)
-            + 0.5 * (self.penalty.l2 * jnp.dot(f, f) + self.curvature * jnp.dot(away, away))
+            + 0.5 * (self.regulariser.l2 * jnp.dot(f, f) + self.curvature * jnp.dot(away, away))
         )
-        return value, data_grad + self.penalty.l2 * f + self.linear + self.curvature * away
+        return value, data_grad + self.regulariser.l2 * f + self.linear + self.curvature * away
 
     def hessian(self, f):
         X, weight = self.records.X, self.records.weight
@@ -86,25 +86,25 @@ class _Objective:
         else:
             blocks = jnp.einsum("nd,nkl,ne->dkel", X, weight[:, None, None] * bends, X)
             data = blocks.reshape(f.size, f.size)
-        return data + (self.penalty.l2 + self.curvature) * jnp.eye(f.size)
+        return data + (self.regulariser.l2 + self.curvature) * jnp.eye(f.size)
 
     def state(self, f, steps):
         value, grad = self.smooth(f)
-        image = self.penalty.prox(f - self.step * grad, self.step)
+        image = self.regulariser.prox(f - self.step * grad, self.step)
         move = image - f
-        envelope = value + jnp.dot(grad, move) + jnp.dot(move, move) / (2 * self.step) + self.penalty.rest(image)
-        point, point_grad = (f, grad) if self.penalty.smooth else (image, self.smooth(image)[1])
-        subgradient = self.penalty.least_subgradient(point, point_grad)
+        envelope = value + jnp.dot(grad, move) + jnp.dot(move, move) / (2 * self.step) + self.regulariser.rest(image)
+        point, point_grad = (f, grad) if self.regulariser.smooth else (image, self.smooth(image)[1])
+        subgradient = self.regulariser.least_subgradient(point, point_grad)
         return _State(f, grad, image, _norm(move), envelope, point, _norm(subgradient), steps)
 
     def newton_solver(self, state: _State):
         """A function that solves the Newton system at `state` for any right-hand side."""
         hessian = self.hessian(state.f)
-        if self.penalty.smooth:
+        if self.regulariser.smooth:
             factor = jnp.linalg.cholesky(hessian)
             return factor, lambda factor, s: -jax.scipy.linalg.cho_solve((factor, True), s.smooth_grad)
         eye = jnp.eye(state.f.size)
-        slope = jax.jacfwd(self.penalty.prox)(state.f - self.step * state.smooth_grad, self.step)
+        slope = jax.jacfwd(self.regulariser.prox)(state.f - self.step * state.smooth_grad, self.step)
         factor = jax.scipy.linalg.lu_factor(eye - slope @ (eye - self.step * hessian))
         return factor, lambda factor, s: -jax.scipy.linalg.lu_solve(factor, s.f - s.image)
 

@@ -37,11 +37,11 @@ class _Search(NamedTuple):
 
 
 class OneRecord(Minimiser):
-    """One subproblem of a party with one record, under a smooth penalty."""
+    """One subproblem of a party with one record, under a smooth regulariser."""
 
     def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
         X, y, weight = prepared
-        convexity = self.penalty.l2 + batch.curvature
+        convexity = self.regulariser.l2 + batch.curvature
         centre = (batch.curvature * batch.target - batch.linear) / convexity
         slope, bound = slope_at_minimum(self.loss, X[0], y[0], weight[0], centre=centre, convexity=convexity)
         return centre - (weight[0] / convexity) * slope * X[0], bound

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss, Squared
-from coterie.problems.penalties import Penalty
 from coterie.problems.problem import Records
+from coterie.problems.regularisers import Regulariser
 
 MOST_STEPS = 40  # of conjugate gradients; eight are usual
 MOST_CORRECTIONS = 4  # one or two are usual
@@ -29,9 +29,9 @@ ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
 SAMPLE_ROWS = 10  # for each feature, in the shared curvature
 
 
-def applies(loss: Loss, penalty: Penalty, n_elements: int, smallest: float) -> bool:
+def applies(loss: Loss, regulariser: Regulariser, n_elements: int, smallest: float) -> bool:
     """To so many records x features of a party, where it pays from `smallest` on."""
-    return penalty.smooth and loss.n_outputs == 1 and n_elements >= smallest
+    return regulariser.smooth and loss.n_outputs == 1 and n_elements >= smallest
 
 
 class SharedCurvature(Minimiser):
@@ -41,7 +41,7 @@ class SharedCurvature(Minimiser):
     @jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
     def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
         loss, (X, y, weight) = self.loss, prepared
-        convexity = (self.penalty.l2 + batch.curvature)[:, None]
+        convexity = (self.regulariser.l2 + batch.curvature)[:, None]
         linear = batch.linear - batch.curvature[:, None] * batch.target  # gradient: data + convexity f + linear
         rows, stop = _single(X), STOP_SHARE * batch.tolerance
         inverses = _inverse_curvatures(loss, (rows, y, weight), _single(batch.target), convexity)

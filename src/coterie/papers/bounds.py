@@ -50,7 +50,10 @@ def common_hypotheses(plan: Plan) -> tuple[tuple[str, bool], ...]:
         ("rows have norm at most 1", facts.row_norm <= 1),
         ("the loss is a margin loss with slope at most 1", loss.margin and loss.lipschitz <= 1),
         ("the loss is strictly convex and twice differentiable", loss.self_bounded),  # of ours, the logistic alone
-        ("the regulariser is strongly convex and smooth", plan.problem.penalty.smooth and plan.problem.penalty.l2 > 0),
+        (
+            "the regulariser is strongly convex and smooth",
+            plan.problem.regulariser.smooth and plan.problem.regulariser.l2 > 0,
+        ),
         ("records have weight 1", facts.weight_bound <= 1 and plan.problem.class_weight is None),
         (
             "neighbours differ in one record",
@@ -60,7 +63,7 @@ def common_hypotheses(plan: Plan) -> tuple[tuple[str, bool], ...]:
 
 
 def room_for_jacobian(plan: Plan, pull: Callable[[int, int], float]) -> bool:
-    share = plan.problem.penalty.l2 / plan.facts.n_parties
+    share = plan.problem.regulariser.l2 / plan.facts.n_parties
     return all(
         2 * plan.problem.loss.smoothness * record_weight(plan, i) < share + 2 * pull(0, i) * int(degree)
         for i, degree in enumerate(plan.topology.degrees)

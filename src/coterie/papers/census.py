@@ -35,7 +35,7 @@ class Network:
 
     def plan(self, algorithm, *, l2: float, rounds: int, party_weight: float = PARTY_WEIGHT) -> Plan:
         """`l2` is the whole problem's; a node carries its N-th part."""
-        problem = Problem(loss=Logistic(), penalty=L2(l2), party_weight=party_weight)
+        problem = Problem(loss=Logistic(), regulariser=L2(l2), party_weight=party_weight)
         return Plan.make(algorithm, problem, self.topology, self.train.facts, rounds=rounds, adjacency="replace-one")
 
     def releases(self, plan: Plan, scale: Scale, *, runs: int | None = None) -> np.ndarray:
@@ -68,7 +68,7 @@ def optimum(n_nodes: int, *, l2: float, party_weight: float = PARTY_WEIGHT) -> n
     (X, y, _), labels, sizes = train.pooled, train.facts.labels, train.facts.sizes
     assert labels is not None
     pooled = Federation.from_arrays(X, np.asarray(labels)[y.astype(int)], parties=None, labels=labels)
-    problem = Problem(loss=Logistic(), penalty=L2(l2), record_weight=party_weight / sizes[0])
+    problem = Problem(loss=Logistic(), regulariser=L2(l2), record_weight=party_weight / sizes[0])
     algorithm = ConsensusADMM.with_penalty(1.0)
     plan = Plan.make(algorithm, problem, "complete", pooled.facts, rounds=1, adjacency="replace-one")
     return run(plan, pooled).models[0]

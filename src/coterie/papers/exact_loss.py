@@ -18,7 +18,7 @@ ADJACENCY = "replace-one"
 
 # the papers' experiment: five parties with 8000 records each, C = 1750, rho = 0.22
 ADULT = Facts(parties=tuple("abcde"), sizes=(8000,) * 5, n_features=2, row_norm=1.0, labels=LABELS)
-ADULT_PROBLEM = Problem(loss=Logistic(), penalty=L2(0.22), party_weight=1750.0)
+ADULT_PROBLEM = Problem(loss=Logistic(), regulariser=L2(0.22), party_weight=1750.0)
 
 
 def reached_loss(plan: Plan) -> float:
@@ -65,7 +65,7 @@ def noise_scale(plan: Plan) -> float:
 
 def convexity(plan: Plan, t: int) -> float:
     issued = scales(plan, t)
-    return plan.problem.penalty.l2 / plan.facts.n_parties + issued.curvature + issued.extra_l2
+    return plan.problem.regulariser.l2 / plan.facts.n_parties + issued.curvature + issued.extra_l2
 
 
 def step_of(plan: Plan, t: int, offset: tuple[float, ...]) -> Step:

@@ -133,7 +133,7 @@ class ArgminGrant(Grant):
         own = self._subproblem(as_issued(release_noise, "noise"), linear=linear, target=target)
 
         def solve(records: Records, own: Subproblem) -> Any:
-            f, bound = minimise(problem.loss, problem.penalty, records, **own._asdict())
+            f, bound = minimise(problem.loss, problem.regulariser, records, **own._asdict())
             return jnp.where(bound <= own.tolerance, f, jnp.nan)
 
         return self._released(private_call(solve, records, own, like=own.target), output_noise)

@@ -30,8 +30,8 @@ from coterie.privacy.prox_step import ProxStep
 from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
 from coterie.privacy.sampling import STEPS
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import L2
 from coterie.problems.problem import Problem, Records
+from coterie.problems.regularisers import L2
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 

@@ -32,8 +32,8 @@ from coterie.privacy.proximal_grants import ProxScales, SumMoveGrant
 from coterie.privacy.release import Contribution, Release, seal_kernel, seal_total
 from coterie.privacy.sampling import STEPS
 from coterie.problems.losses import Squared
-from coterie.problems.penalties import L2
 from coterie.problems.problem import Problem, Records
+from coterie.problems.regularisers import L2
 
 
 def can_take(grants: Sequence[Any], problem: Problem, n_people: int) -> bool:
@@ -101,7 +101,7 @@ def check_kernel() -> None:
     rows = rng.normal(size=(n, 1, d))
     rows[3] = 0.0
     records = Records(rows, rng.normal(size=(n, 1)), np.full((n, 1), 0.5))
-    problem = Problem(loss=Squared(), penalty=L2(0.0), record_weight=1.0)
+    problem = Problem(loss=Squared(), regulariser=L2(0.0), record_weight=1.0)
     scales = ProxScales(0.7, 0.1, 0.5, radius=0.4, noise_std=STEPS * grid, steps=STEPS, tolerance=1.0, strict=0.0)
     grant = issue(SumMoveGrant, Unprotected(), priced_for=problem, **scales._asdict())
     units = rng.integers(-5, 6, size=(2, d)) / STEPS

@@ -30,7 +30,7 @@ from coterie.serialise import serialisable
 
 class ProximalMechanism(Mechanism):
     """`step` is the paper's gamma, `relaxation` its lambda. With `spread_l2` every party carries its share of the
-    penalty's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds it all."""
+    regulariser's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds all."""
 
     step: float
     relaxation: float
@@ -53,7 +53,7 @@ class ProximalMechanism(Mechanism):
         return self.changed(noise_multiplier=self.noise_multiplier.times(factor))
 
     def _prox(self, problem: Problem, facts: PartyFacts, slope: float, *, clipped: bool = False) -> ProxStep:
-        l2 = problem.penalty.l2 / facts.n_parties if self.spread_l2 else 0.0
+        l2 = problem.regulariser.l2 / facts.n_parties if self.spread_l2 else 0.0
         return ProxStep(problem, facts, self.step, self.relaxation, l2, slope, clipped)
 
     def _issue(

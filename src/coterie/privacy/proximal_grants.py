@@ -33,8 +33,8 @@ from coterie.privacy.release import (
     seal,
 )
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import L2
 from coterie.problems.problem import Problem, Records
+from coterie.problems.regularisers import L2
 
 
 class ProxScales(NamedTuple):

@@ -1,6 +1,6 @@
 """One party's minimisation and the price of its noise (derivations in docs/guarantees.md).
 
-A step minimises  data(f) + penalty share + (curvature/2) |f - target|^2 + (extra_l2/2) |f|^2 + b . f :
+A step minimises  data(f) + regulariser share + (curvature/2) |f - target|^2 + (extra_l2/2) |f|^2 + b . f :
 
     Lambda  strong convexity of what does not depend on the data: l2/N + curvature + extra_l2
     G       gradient sensitivity: 2 w L X (replace-one), w L X (zero-out); w is the largest weight of one record
@@ -49,7 +49,7 @@ class Step:
     @property
     def convexity(self) -> float:
         """Lambda."""
-        convexity = self.problem.penalty.l2 / self.facts.n_parties + self.curvature + self.extra_l2
+        convexity = self.problem.regulariser.l2 / self.facts.n_parties + self.curvature + self.extra_l2
         if not (convexity > 0 and math.isfinite(convexity)):
             raise PrivacyPreconditionError(
                 f"penalty: l2/N + 2*penalty*degree is {convexity}; it must be positive for the minimiser to exist"

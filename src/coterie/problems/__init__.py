@@ -1,8 +1,8 @@
-"""What is minimised: losses, penalties, and the records they are taken over."""
+"""What is minimised: losses, regularisers, and the records they are taken over."""
 
 from coterie.problems.losses import Huber, HuberisedHinge, Logistic, Loss, Multinomial, Squared
-from coterie.problems.penalties import L1, L2, Ball, Box, ElasticNet, Penalty
 from coterie.problems.problem import Problem, Records
+from coterie.problems.regularisers import L1, L2, Ball, Box, ElasticNet, Regulariser
 
 __all__ = [
     "L1",
@@ -15,8 +15,8 @@ __all__ = [
     "Logistic",
     "Loss",
     "Multinomial",
-    "Penalty",
     "Problem",
     "Records",
+    "Regulariser",
     "Squared",
 ]

@@ -1,9 +1,9 @@
-"""Problem = loss x penalty x weighting: what all parties together minimise.
+"""Problem = loss x regulariser x weighting: what all parties together minimise.
 
-    sum_i w_i sum_n loss(x_n . f, y_n) + penalty(f)
+    sum_i w_i sum_n loss(x_n . f, y_n) + regulariser(f)
 
 `record_weight=w` counts every record alike (the pooled problem). `party_weight=C` counts every party alike, so that a
-record of a party with B records weighs C/B (the papers' convention). Each party carries 1/N of the penalty.
+record of a party with B records weighs C/B (the papers' convention). Each party carries 1/N of the regulariser.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.problems.losses import Loss
-from coterie.problems.penalties import Penalty
+from coterie.problems.regularisers import Regulariser
 from coterie.serialise import serialisable
 
 
@@ -32,7 +32,7 @@ class Records(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
     loss: Loss
-    penalty: Penalty
+    regulariser: Regulariser
     record_weight: float | None = None
     party_weight: float | None = None
     class_weight: tuple[float, ...] | None = None
@@ -68,8 +68,8 @@ class Problem:
         return self.weight_of_one_record(size) * facts.weight_bound * max(self.class_weight or (1.0,))
 
     def share(self, n_parties: int) -> "Problem":
-        """The same problem with the part of the penalty that one party carries."""
-        return dataclasses.replace(self, penalty=self.penalty.scaled(1 / n_parties))
+        """The same problem with the part of the regulariser that one party carries."""
+        return dataclasses.replace(self, regulariser=self.regulariser.scaled(1 / n_parties))
 
     def records(self, shard: Any, *, size: int | None = None) -> Records:
         """A party's shard with all weights folded into one column (NumPy); or several shards of one `size`, pooled."""
@@ -82,4 +82,4 @@ class Problem:
         """The whole objective at one coefficient vector, over all parties."""
         matrix = f if self.loss.n_outputs == 1 else jnp.reshape(f, (-1, self.loss.n_outputs))
         data = sum(jnp.dot(r.weight, self.loss.value(r.X @ matrix, r.y)) for r in all_records)
-        return data + self.penalty.value(f)
+        return data + self.regulariser.value(f)

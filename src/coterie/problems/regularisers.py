@@ -1,7 +1,7 @@
-"""Penalties on the coefficients: a smooth part (l2/2)|f|^2 and a part that is known through its proximal map.
+"""Regularisers on the coefficients: a smooth part (l2/2)|f|^2 and a part that is known through its proximal map.
 
-`l2` is the strong convexity. `scaled(share)` is the part of the penalty that one of the parties carries; constraints
-are not divided, every party keeps them whole.
+`l2` is the strong convexity. `scaled(share)` is the part of the regulariser that one of the parties carries;
+constraints are not divided, every party keeps them whole.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from coterie.errors import InputError
 from coterie.serialise import serialisable
 
 
-class Penalty:
+class Regulariser:
     l2: float
     smooth: ClassVar[bool] = False  # True: nothing beyond the l2 term
 
@@ -31,7 +31,7 @@ class Penalty:
         """The shortest vector in grad + (subdifferential of the rest at f)."""
         raise NotImplementedError
 
-    def scaled(self, share: float) -> "Penalty":
+    def scaled(self, share: float) -> "Regulariser":
         raise NotImplementedError
 
     def whole_prox(self, v: jax.Array, step: jax.Array) -> jax.Array:
@@ -49,8 +49,8 @@ class Penalty:
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
-class L2(Penalty):
-    """(l2/2) |f|^2; L2(0) is no penalty at all."""
+class L2(Regulariser):
+    """(l2/2) |f|^2; L2(0) is no regulariser at all."""
 
     l2: float
     smooth: ClassVar[bool] = True
@@ -76,7 +76,7 @@ class L2(Penalty):
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
-class ElasticNet(Penalty):
+class ElasticNet(Regulariser):
     """(l2/2) |f|^2 + l1 |f|_1."""
 
     l2: float
@@ -111,7 +111,7 @@ def L1(l1: float) -> ElasticNet:  # noqa: N802 - reads like its siblings
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
-class Box(Penalty):
+class Box(Regulariser):
     """Every coefficient in [low, high], with an optional l2 term."""
 
     low: float
@@ -140,7 +140,7 @@ class Box(Penalty):
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
-class Ball(Penalty):
+class Ball(Regulariser):
     """|f|_2 <= radius, with an optional l2 term."""
 
     radius: float

@@ -24,7 +24,7 @@ from coterie.matrices import Matrix
 from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, Shuffled, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
-from coterie.problems import L2, Ball, Box, ElasticNet, Loss, Penalty, Problem
+from coterie.problems import L2, Ball, Box, ElasticNet, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.schedules import Schedule
 
@@ -248,7 +248,7 @@ def make_problem(section: ProblemSection, facts: Facts) -> Problem:
         record_weight = 1.0
     problem = Problem(
         loss=_loss(section, facts),
-        penalty=L2(0.0),
+        regulariser=L2(0.0),
         record_weight=record_weight,
         party_weight=section.party_weight,
         class_weight=section.class_weight,
@@ -256,7 +256,7 @@ def make_problem(section: ProblemSection, facts: Facts) -> Problem:
     l2 = section.l2
     if l2 is None:
         l2 = 0.0 if section.l1 is not None else rules.regulariser(facts, problem.weight_of_one_record)
-    return dataclasses.replace(problem, penalty=_penalty(section, l2))
+    return dataclasses.replace(problem, regulariser=_regulariser(section, l2))
 
 
 def _loss(section: ProblemSection, facts: Facts) -> Loss:
@@ -278,7 +278,7 @@ def _suggested(facts: Facts) -> str:
     return "logistic" if len(facts.labels) == 2 else "multinomial"
 
 
-def _penalty(section: ProblemSection, l2: float) -> Penalty:
+def _regulariser(section: ProblemSection, l2: float) -> Regulariser:
     box = (section.low, section.high)
     given = {"l1": section.l1 is not None, "low and high": box != (None, None), "radius": section.radius is not None}
     if sum(given.values()) > 1:

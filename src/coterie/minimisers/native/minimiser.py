@@ -32,7 +32,7 @@ class Native(Minimiser):
     sparse: bool
 
     def prepare(self, records: Sequence[Records]) -> "_Parties":
-        return (_SparseParties if self.sparse else _DenseParties)(float(self.penalty.l2), records)
+        return (_SparseParties if self.sparse else _DenseParties)(float(self.regulariser.l2), records)
 
     def minimise(self, prepared: "_Parties", batch: Subproblem) -> tuple[np.ndarray, np.ndarray]:
         batch = Subproblem(*(np.ascontiguousarray(a) for a in batch))

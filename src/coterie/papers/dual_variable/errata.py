@@ -34,7 +34,7 @@ def dual_noise_at_twice_the_rate() -> Erratum:
 def dual_perturbed_step(loss: Loss, *, n_features: int, as_published: bool) -> Plan:
     """One step at alpha = 1 on a ring of three, B = 1000, C = 10, eta = 1, rho = 0.1 for each party."""
     facts = Facts(parties=tuple("abc"), sizes=(1000,) * 3, n_features=n_features, row_norm=1.0, labels=LABELS)
-    problem = Problem(loss=loss, penalty=L2(0.1 * facts.n_parties), party_weight=10.0)
+    problem = Problem(loss=loss, regulariser=L2(0.1 * facts.n_parties), party_weight=10.0)
     mechanism = DualPerturbation(penalty=Schedule(1.0), step_epsilon=Schedule(1.0), as_published=as_published)
     algorithm = DualPerturbedADMM(mechanism=mechanism, dual_step=Schedule(1.0))
     return Plan.make(algorithm, problem, "ring", facts, rounds=1, adjacency=ADJACENCY)
@@ -70,7 +70,7 @@ def last_iterate(n_rounds: int) -> tuple[Plan, float, np.ndarray]:
     which depends on the data, plus a sum of independent Laplace noises. The log density of that sum is concave with
     slopes up to rate / (largest factor), reached in the tails: the loss is rate * shift / (largest factor).
     """
-    problem = Problem(loss=HuberisedHinge(width=0.5), penalty=L2(0.1), record_weight=1e-3)
+    problem = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.1), record_weight=1e-3)
     pair = Federation.from_arrays([[1.0], [0.0]], ["+", "+"], parties=[0, 1], labels=LABELS, min_records=1)
     mechanism = DualPerturbation(penalty=Schedule(1.0), step_epsilon=Schedule(1.0))
     plan = plan_of(DualPerturbedADMM(mechanism=mechanism, dual_step=Schedule(1.0)), problem, pair.facts, n_rounds)

@@ -42,7 +42,7 @@ from coterie.problems import L1, Problem, Squared
 N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
 # the universal threshold for columns of norm sqrt(N/P)
 KAPPA = LABEL_STD * math.sqrt(2 * math.log(P) / N) / math.sqrt(P)
-PROBLEM = Problem(loss=Squared(), penalty=L1(KAPPA), record_weight=1 / N)
+PROBLEM = Problem(loss=Squared(), regulariser=L1(KAPPA), record_weight=1 / N)
 SAMPLED = ("M2", "DP-SGD")  # by secret Poisson coins
 TEST_DATA, PUBLIC_DATA = 3, (1, 2)  # draws: the private one, and those for settings
 TUNING_RUNS = 2
@@ -82,12 +82,12 @@ def objective(models: np.ndarray, seed: int) -> np.ndarray:
 
 
 def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
-    penalty = PROBLEM.penalty
+    regulariser = PROBLEM.regulariser
     secret = Poisson(probability=RATE, seed=None)
     if not method.startswith("M"):
         return NoisyGradientDescent(
             mechanism=GaussianGradient(noise_multiplier=multiplier, clip=setting.clip),  # type: ignore[arg-type]
-            penalty=penalty,
+            regulariser=regulariser,
             step=setting.step,  # type: ignore[arg-type]
             channel=Curator(),
             selection=secret if method == "DP-SGD" else EVERYBODY_WORKS,
@@ -96,12 +96,12 @@ def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
     if method == "M1":
         selection = Sample(count=int(RATE * N), seed=0)
         mechanism = LocalNoise(**proximal, clip=setting.clip)  # type: ignore[arg-type]
-        return LocallyNoisedADMM(mechanism=mechanism, penalty=penalty, selection=selection)
+        return LocallyNoisedADMM(mechanism=mechanism, regulariser=regulariser, selection=selection)
     if method == "M2":
         mechanism = SumNoise(**proximal, clip=setting.clip)  # type: ignore[arg-type]
-        return SumNoisedADMM(mechanism=mechanism, penalty=penalty, channel=Curator(), selection=secret)
+        return SumNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator(), selection=secret)
     mechanism = BroadcastNoise(**proximal, clip=setting.clip / setting.step)  # type: ignore[arg-type]
-    return BroadcastNoisedADMM(mechanism=mechanism, penalty=penalty, channel=Curator())
+    return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator())
 
 
 def plan_of(method: str, setting: Setting, multiplier: float) -> Plan:

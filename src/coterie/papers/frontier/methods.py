@@ -17,7 +17,7 @@ from coterie.promise import Privacy
 from coterie.rules import Settled, choose
 
 GRAPHS = {1: "complete", 5: "ring", 20: "watts-strogatz", 100: "watts-strogatz"}
-PROBLEM = Problem(loss=Logistic(), penalty=L2(1.0), record_weight=1.0)
+PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 OUTPUT_NOISED = "MR-ADMM, output noise"
 NEEDS_NEIGHBOURS = ("DVP", "PVP", "PP", "R-ADMM", "MR-ADMM", OUTPUT_NOISED)
 METHODS = (*NEEDS_NEIGHBOURS, "one release", "M1", "walk", "M2", "M3", "DP-GD")

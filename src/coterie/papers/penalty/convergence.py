@@ -46,9 +46,11 @@ class Spectrum:
 
 def party_constants(problem: Problem, facts: Facts) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """m_i >= l2/N and M_i <= w_i c1 X^2 B_i + l2/N: bounds from public facts, so looking at them costs nothing."""
-    if not problem.penalty.smooth:
-        raise InputError(f"penalty: got {problem.penalty}; its gradient is not Lipschitz, so there is no smoothness")
-    share = problem.penalty.l2 / facts.n_parties
+    if not problem.regulariser.smooth:
+        raise InputError(
+            f"regulariser: got {problem.regulariser}; its gradient is not Lipschitz, so there is no smoothness"
+        )
+    share = problem.regulariser.l2 / facts.n_parties
     one_record = problem.loss.smoothness * facts.row_norm**2
     smoothness = [b * problem.largest_record_weight(b, facts) * one_record + share for b in facts.sizes]
     return (share,) * facts.n_parties, tuple(smoothness)

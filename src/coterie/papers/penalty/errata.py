@@ -211,7 +211,7 @@ def limit_of(algorithm: Any, bends: tuple[float, ...], centres: tuple[float, ...
         weight_bound=max(bends),
         min_records=1,
     )
-    problem = Problem(loss=Squared(), penalty=L2(0.0), record_weight=1.0)
+    problem = Problem(loss=Squared(), regulariser=L2(0.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "complete", federation.facts, rounds=n_rounds, adjacency="replace-one")
     iterates = run(plan, federation).releases[0, :, :, 0]
     assert np.ptp(iterates[-10:]) < 1e-10  # over parties and rounds: it has converged

@@ -22,7 +22,7 @@ def recycled_theorem_v_1(plan: Plan) -> PublishedBound | None:
     rate = mechanism.noise_rate
 
     def loss(t: int, i: int) -> float:
-        convexity = plan.problem.penalty.l2 / plan.facts.n_parties + 2 * mechanism.penalty.at(t, i) * int(
+        convexity = plan.problem.regulariser.l2 / plan.facts.n_parties + 2 * mechanism.penalty.at(t, i) * int(
             plan.topology.degrees[i]
         )
         return 2 * record_weight(plan, i) * (1.4 * plan.problem.loss.smoothness / convexity + rate.at(t, i))
