@@ -42,7 +42,7 @@ def people():
 
 
 def make_plan(facts, n_rounds: int) -> Plan:
-    mechanism = SumNoise(step=STEP, relaxation=RELAXATION, noise_multiplier=MULTIPLIER, clip=CLIP)
+    mechanism = SumNoise(prox_step=STEP, relaxation=RELAXATION, noise_multiplier=MULTIPLIER, clip=CLIP)
     algorithm = SumNoisedADMM(
         mechanism=mechanism,
         regulariser=PROBLEM.regulariser,

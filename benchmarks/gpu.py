@@ -79,7 +79,9 @@ def make_people(n: int, loss: str) -> Federation:
 
 def people_plan(data: Federation, loss: str, rounds: int) -> Plan:
     regulariser, clip = L2(1.0), None if loss == "logistic" else 1.0
-    algorithm = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=2.0, noise_multiplier=1.0, clip=clip)
+    algorithm = fixed_point_admm(
+        channel=Curator(), regulariser=regulariser, prox_step=2.0, noise_multiplier=1.0, clip=clip
+    )
     problem = Problem(loss=Logistic() if loss == "logistic" else Squared(), regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=rounds, adjacency="replace-one")
     return plan.calibrate(EPSILON, DELTA)

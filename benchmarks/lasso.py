@@ -80,7 +80,7 @@ def objective(models, A, b):
 
 def algorithm(method, setting, multiplier=1.0):
     noise, regulariser = {"noise_multiplier": multiplier}, PROBLEM.regulariser
-    proximal = {"step": setting.step * N, "relaxation": 0.5, **noise}
+    proximal = {"prox_step": setting.step * N, "relaxation": 0.5, **noise}
     secret = Poisson(probability=RATE, seed=None)
     if method == "M1":
         mechanism = LocalNoise(**proximal, clip=setting.clip)

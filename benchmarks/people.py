@@ -39,7 +39,7 @@ def main():
     algorithm = fixed_point_admm(
         channel=Curator(),
         regulariser=regulariser,
-        step=2.0,
+        prox_step=2.0,
         noise_multiplier=1.0,
         clip=None if args.loss == "logistic" else 1.0,
     )

@@ -51,7 +51,7 @@ def round_and_gradient(loss: str, n_people: int, n_rounds: int) -> tuple[float, 
     y, labels = ((score > 0).astype(int), {"labels": (0, 1)}) if logistic else (score, {"label_bound": 5.0})
     people = Federation.from_arrays(X, y, parties=np.arange(n_people), min_records=1, row_norm=1.5, **labels)
     algorithm = fixed_point_admm(
-        channel=Curator(), regulariser=L2(1.0), step=2.0, noise_multiplier=5.0, clip=None if logistic else 1.0
+        channel=Curator(), regulariser=L2(1.0), prox_step=2.0, noise_multiplier=5.0, clip=None if logistic else 1.0
     )
     problem = Problem(loss=Logistic() if logistic else Squared(), regulariser=L2(1.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", people.facts, rounds=n_rounds, adjacency="replace-one")

@@ -50,7 +50,7 @@ def plans() -> dict:
     data = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), parties=np.arange(20_000) % 20, labels=(0, 1))
     regulariser = L2(1.0)
     graph = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=10.0, noise_multiplier=5.0), dual_step=5.0)
-    total = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=0.3, noise_multiplier=5.0)
+    total = fixed_point_admm(channel=Curator(), regulariser=regulariser, prox_step=0.3, noise_multiplier=5.0)
     problem = Problem(loss=Logistic(), regulariser=regulariser, record_weight=1.0)
     return {
         name: (Plan.make(algorithm, problem, topology, data.facts, rounds=20, adjacency="replace-one"), data)

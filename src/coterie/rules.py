@@ -398,6 +398,8 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
 
 # papers' slips stay within Python
 _HIDDEN = ("mechanism", "as_published")
+# whoever settles it need not know whether the algorithm's steps are proximal
+_SHORT = {"prox_step": "step"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -429,7 +431,14 @@ class Parts:
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
         """All that can be settled, with types."""
-        return {**{n: t for n, t in _field_types(self.mechanism).items() if n not in _HIDDEN}, **self.own}
+        types_of = _field_types(self.mechanism)
+        return {**{setting: types_of[field] for setting, field in self._of_mechanism.items()}, **self.own}
+
+    @functools.cached_property
+    def _of_mechanism(self) -> dict[str, str]:
+        """Settings that are fields of the mechanism, with the names of these fields."""
+        fields = (field for field in _field_types(self.mechanism) if field not in _HIDDEN)
+        return {_SHORT.get(field, field): field for field in fields}
 
     def check(self, settings: Mapping[str, Any]) -> None:
         known = (*(("mechanism",) if self.mechanisms else ()), *self.fields)
@@ -444,7 +453,7 @@ class Parts:
         own = {name: value for name, value in values.items() if name in self.own}
         own |= {name: problem.regulariser for name, kind in fields.items() if _is_regulariser(kind)}
         own |= {"channel": CHANNELS[privacy.trust]} if "channel" in fields else {}
-        inner = {name: value for name, value in values.items() if name in self.fields and name not in self.own}
+        inner = {field: values[name] for name, field in self._of_mechanism.items() if name in values}
         return ALGORITHMS[self.name](mechanism=self.mechanism(**inner), **own)  # type: ignore[call-arg]
 
 

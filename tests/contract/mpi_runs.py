@@ -54,8 +54,8 @@ ALGORITHMS = {
     "dual": DualPerturbedADMM(mechanism=DualPerturbation(penalty=6.0, step_epsilon=1.0), dual_step=6.0),
     "edgewise": EdgewiseADMM.with_edges(GRAPH, EDGES, dual_step=4.0, **GAUSS),
     "one-release": OneReleaseAverage(mechanism=SoloPerturbation(**GAUSS, extra_l2=20.0)),
-    "moves": fixed_point_admm(channel=Broadcast(), regulariser=L2(1.0), step=0.3, **GAUSS),
-    "states": fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=0.3, **GAUSS),
+    "moves": fixed_point_admm(channel=Broadcast(), regulariser=L2(1.0), prox_step=0.3, **GAUSS),
+    "states": fixed_point_admm(channel=Curator(), regulariser=L2(1.0), prox_step=0.3, **GAUSS),
     "gradient": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=SecureSum()
     ),

@@ -31,7 +31,7 @@ FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(20, 30, 40, 50), n_features=3
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 RING = make_topology("ring", 4)
 GAUSSIAN = {"noise_multiplier": 4.0}
-PROXIMAL = {"step": 0.1, "relaxation": 0.5, **GAUSSIAN}
+PROXIMAL = {"prox_step": 0.1, "relaxation": 0.5, **GAUSSIAN}
 
 # a sensible setting of each algorithm
 EXAMPLES = {
@@ -154,7 +154,7 @@ def test_an_algorithm_for_one_party_keeps_the_same_promises():
 
     def plan(multiplier=4.0, **changes):
         mechanism = ImageNoise(
-            A=[[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]], step=0.1, noise_multiplier=multiplier
+            A=[[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]], prox_step=0.1, noise_multiplier=multiplier
         )
         algorithm = ALGORITHMS["general-admm"](mechanism=mechanism, regulariser=L2(1.0), relaxation=0.5)
         return make_plan(algorithm, facts=facts, topology="unrestricted", **changes)

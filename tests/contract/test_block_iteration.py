@@ -184,7 +184,7 @@ def lions_mercier(prox_f, prox_g):
 @pytest.mark.parametrize("selection", [All(), Cyclic(), Shuffled(seed=1), Sample(count=4, seed=1)], ids=repr)
 def test_consensus_admm_by_blocks_of_people(selection):
     """Section 3.2: block i is the state of person i, and g holds them all at one z with the regulariser."""
-    mechanism = LocalNoise(step=GAMMA, relaxation=LAMBDA, **NOISE)
+    mechanism = LocalNoise(prox_step=GAMMA, relaxation=LAMBDA, **NOISE)
     algorithm = LocallyNoisedADMM(mechanism=mechanism, regulariser=L1(KAPPA), selection=selection)
     plan = plan_of(algorithm)
     at_work = selection.table(ROUNDS, make_topology(UNRESTRICTED, N))
@@ -222,7 +222,7 @@ def test_consensus_admm_by_blocks_of_people(selection):
 
 def test_douglas_rachford_at_one_party():
     """f of all records at a curator and a public g, with A = I: GeneralADMM."""
-    mechanism = ImageNoise(A=np.eye(D).tolist(), step=GAMMA, **NOISE)
+    mechanism = ImageNoise(A=np.eye(D).tolist(), prox_step=GAMMA, **NOISE)
     algorithm = GeneralADMM(mechanism=mechanism, regulariser=L1(KAPPA), relaxation=LAMBDA)
     plan = plan_of(algorithm, federation=people(n_parties=1))
     releases, models = released(plan, n_parties=1)

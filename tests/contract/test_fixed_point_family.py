@@ -53,7 +53,7 @@ def federation(kind, n_parties=N):
 
 
 def settings(**changes):
-    return {"step": 3.0, "relaxation": 0.5, "noise_multiplier": OFF, **changes}
+    return {"prox_step": 3.0, "relaxation": 0.5, "noise_multiplier": OFF, **changes}
 
 
 def solve(algorithm, loss, fed, rounds, topology="unrestricted", **changes):
@@ -167,8 +167,8 @@ def test_other_losses_with_the_l2_spread_over_the_parties(loss, n_parties):
     with jax.enable_x64(True):
         value = jax.jit(lambda f: problem.value(f, records))
         best = scipy.optimize.minimize(lambda f: float(value(f)), start, method="BFGS", tol=1e-9).fun
-    spread = BroadcastNoise(**settings(step=1.0, spread_l2=True))
-    together = BroadcastNoise(**settings(step=1.0))
+    spread = BroadcastNoise(**settings(prox_step=1.0, spread_l2=True))
+    together = BroadcastNoise(**settings(prox_step=1.0))
     for mechanism in (spread, together):
         algorithm = BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator())
         with jax.enable_x64(True):
@@ -183,7 +183,7 @@ def test_a_walk_without_memory_minimises_moreau_envelopes():
     X, y, _ = fed.pooled
     walk = Walk(seed=None, most_visits=10**6)
     algorithm = MemorylessWalk(
-        mechanism=WalkNoise(**settings(step=step, relaxation=0.05)), regulariser=FREE, selection=walk
+        mechanism=WalkNoise(**settings(prox_step=step, relaxation=0.05)), regulariser=FREE, selection=walk
     )
     model = solve(algorithm, Huber(20.0), fed, 60_000).models_by_round[0, 20_000:].mean(axis=0)
 
@@ -210,7 +210,7 @@ FUSED = scipy.sparse.csr_array(np.eye(D) - np.eye(D, k=-1))
 )
 def test_a_general_constraint_reaches_the_constrained_optimum(A, B, c):
     fed, regulariser = federation("regression", 1), ElasticNet(0.1, 0.5)
-    mechanism = ImageNoise(A=A, step=1.0, noise_multiplier=OFF)
+    mechanism = ImageNoise(A=A, prox_step=1.0, noise_multiplier=OFF)
     algorithm = GeneralADMM(mechanism=mechanism, regulariser=regulariser, relaxation=0.5, B=B, c=c)
     model = solve(algorithm, Huber(10.0), fed, 400).models[0]
     X, y, _ = fed.pooled
@@ -226,7 +226,7 @@ def test_a_general_constraint_reaches_the_constrained_optimum(A, B, c):
 def test_a_loss_of_one_constraint_is_what_its_smallest_singular_value_says():
     """The paper's Theorem 7, corrected: 8 a K L^2 gamma^2 / (sigma^2 n^2 w^2), sigma being twice our noise on A x."""
     fed = federation(2, 1)
-    mechanism = ImageNoise(A=0.5 * np.eye(D), step=0.7, noise_multiplier=3.0)
+    mechanism = ImageNoise(A=0.5 * np.eye(D), prox_step=0.7, noise_multiplier=3.0)
     algorithm = GeneralADMM(mechanism=mechanism, regulariser=L2(1.0), relaxation=0.5)
     problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1 / N)
     plan = Plan.make(algorithm, problem, "unrestricted", fed.facts, rounds=5, adjacency="replace-one")
@@ -268,7 +268,7 @@ def plan_of(algorithm, fed=None, topology="unrestricted", loss=None, **changes):
     return Plan.make(algorithm, problem, topology, fed.facts, **arguments)
 
 
-PRIVATE = {"step": 1.0, "relaxation": 0.5, "noise_multiplier": 20.0}
+PRIVATE = {"prox_step": 1.0, "relaxation": 0.5, "noise_multiplier": 20.0}
 M1, M2, M3 = LocalNoise(**PRIVATE), SumNoise(**PRIVATE), BroadcastNoise(**PRIVATE)
 CLIPPED = SumNoise(**PRIVATE, clip=0.1)
 
@@ -284,7 +284,7 @@ CLIPPED = SumNoise(**PRIVATE, clip=0.1)
 )
 def test_the_mechanism_follows_the_channel(channel, selection, expected):
     algorithm = fixed_point_admm(
-        channel=channel, regulariser=FREE, step=1.0, noise_multiplier=20.0, selection=selection, clip=0.5
+        channel=channel, regulariser=FREE, prox_step=1.0, noise_multiplier=20.0, selection=selection, clip=0.5
     )
     assert type(algorithm) is expected
     assert algorithm.channel == channel
@@ -386,10 +386,10 @@ def test_amplification_is_claimed_where_it_is_proved():
          InputError, "topology: a walk without memory is proved for"),
         (lambda: plan_of(MemorylessWalk(mechanism=WalkNoise(**PRIVATE), regulariser=FREE, selection=Walk(seed=3))),
          InputError, "a walk that everybody can repeat hides nothing"),
-        (lambda: plan_of(GeneralADMM(mechanism=ImageNoise(A=np.eye(D), step=1.0, noise_multiplier=1.0),
+        (lambda: plan_of(GeneralADMM(mechanism=ImageNoise(A=np.eye(D), prox_step=1.0, noise_multiplier=1.0),
                                      regulariser=FREE, relaxation=0.5)),
          InputError, "parties: got 24; one party must hold all records"),
-        (lambda: ImageNoise(A=np.ones((3, 2)), step=1.0, noise_multiplier=1.0),
+        (lambda: ImageNoise(A=np.ones((3, 2)), prox_step=1.0, noise_multiplier=1.0),
          PrivacyPreconditionError, "A: its columns are linearly dependent"),
         (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator()), unit="party",
                          records_per_person=2),
@@ -453,7 +453,7 @@ def test_the_same_seed_gives_the_same_coins_again():
 
 def test_settings_from_numpy_can_be_saved():
     selection = Sample(count=np.int64(2), seed=np.int64(0))
-    mechanism = LocalNoise(step=np.float32(0.5), relaxation=np.float64(0.5), noise_multiplier=np.float32(2.0))
+    mechanism = LocalNoise(prox_step=np.float32(0.5), relaxation=np.float64(0.5), noise_multiplier=np.float32(2.0))
     plan = plan_of(LocallyNoisedADMM(mechanism=mechanism, regulariser=FREE, selection=selection))
     assert Plan.from_json(plan.to_json()).digest == plan.digest
 

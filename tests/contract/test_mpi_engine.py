@@ -148,7 +148,7 @@ def test_the_engine_removes_the_key_with_the_last_round_and_keeps_what_was_relea
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 3))
     data = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), parties=np.arange(30) % 3, labels=(0, 1))
-    algorithm = fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=0.3, noise_multiplier=1.0)
+    algorithm = fixed_point_admm(channel=Curator(), regulariser=L2(1.0), prox_step=0.3, noise_multiplier=1.0)
     problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=4, adjacency="replace-one")
     directory, asked = tmp_path / "c", []

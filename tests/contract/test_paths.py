@@ -95,7 +95,7 @@ def people(loss, algorithm_of, n=60, d=4, **settings):
 
 def sampled_people():
     def algorithm(n):
-        mechanism = SumNoise(step=float(n), relaxation=0.5, noise_multiplier=3.0, clip=0.1)
+        mechanism = SumNoise(prox_step=float(n), relaxation=0.5, noise_multiplier=3.0, clip=0.1)
         selection = Poisson(probability=0.1, seed=None)
         return SumNoisedADMM(mechanism=mechanism, regulariser=L1(1e-3), channel=Curator(), selection=selection), L1(
             1e-3
@@ -106,13 +106,13 @@ def sampled_people():
 
 def everybody():
     def algorithm(n):
-        return fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=1.3, noise_multiplier=2.0), L2(1.0)
+        return fixed_point_admm(channel=Curator(), regulariser=L2(1.0), prox_step=1.3, noise_multiplier=2.0), L2(1.0)
 
     return people(Logistic(), algorithm, adjacency="replace-one")
 
 
 def walk():
-    mechanism = LocalNoise(step=0.5, relaxation=0.5, noise_multiplier=2.0)
+    mechanism = LocalNoise(prox_step=0.5, relaxation=0.5, noise_multiplier=2.0)
     algorithm = WalkADMM(mechanism=mechanism, regulariser=L2(1.0), selection=Walk(seed=None, most_visits=5))
     data = dense_federation(sizes=(3,) * 20, d=4)
     problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
@@ -178,7 +178,7 @@ def test_the_choice_says_why_no_earlier_path_is_taken(monkeypatch):
         penalty_perturbed(), data, problem=Problem(loss=HuberisedHinge(), regulariser=L2(2.0), record_weight=1.0)
     )
     states = plan_of(
-        fixed_point_admm(channel=Curator(), regulariser=PROBLEM.regulariser, step=0.3, noise_multiplier=1.0), data
+        fixed_point_admm(channel=Curator(), regulariser=PROBLEM.regulariser, prox_step=0.3, noise_multiplier=1.0), data
     )
     reasons = {
         work(plan, data, MACHINE_CODE, impairments=Impairments(lost=0.1)): "no impairments",

@@ -37,7 +37,7 @@ def make_plan(loss, data, *, channel, regulariser, clip, rounds=6, relaxation=0.
     algorithm = fixed_point_admm(
         channel=channel,
         regulariser=regulariser,
-        step=1.3,
+        prox_step=1.3,
         noise_multiplier=2.0,
         clip=clip,
         relaxation=relaxation,
@@ -100,7 +100,7 @@ def test_people_for_whom_a_few_steps_are_too_few_are_searched_for(monkeypatch):
     monkeypatch.setattr(people, "with_search", lambda *given: searched.append(True) or search(*given))
     y = (SCORE > 0).astype(int)
     data = Federation.from_arrays(X, y, parties=np.arange(N), min_records=1, row_norm=8.0, labels=(0, 1))
-    algorithm = fixed_point_admm(channel=Curator(), regulariser=L2(1.0), step=300.0, noise_multiplier=2.0)
+    algorithm = fixed_point_admm(channel=Curator(), regulariser=L2(1.0), prox_step=300.0, noise_multiplier=2.0)
     plan = Plan.make(algorithm, PROBLEM, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
     short = run(plan, data, noise=Seeded(1), repeats=2).releases
     assert searched

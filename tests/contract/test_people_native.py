@@ -51,7 +51,7 @@ def make_plan(
 ):
     regulariser = L1(0.4) if regulariser is None else regulariser
     problem = Problem(loss=loss or Squared(), regulariser=regulariser, record_weight=0.7)
-    mechanism = SumNoise(**{"step": 1.3, "relaxation": 0.5, "noise_multiplier": 0.5, "clip": 0.3, **settings})
+    mechanism = SumNoise(**{"prox_step": 1.3, "relaxation": 0.5, "noise_multiplier": 0.5, "clip": 0.3, **settings})
     algorithm = SumNoisedADMM(
         mechanism=mechanism,
         regulariser=regulariser,

@@ -48,7 +48,9 @@ def test_people(loss, clip, d):
     two_labels = isinstance(loss, (Logistic, HuberisedHinge))
     data = labelled(n, d, two_labels, parties=np.arange(n), min_records=1)
     regulariser = L2(1.0)
-    algorithm = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=1.3, noise_multiplier=2.0, clip=clip)
+    algorithm = fixed_point_admm(
+        channel=Curator(), regulariser=regulariser, prox_step=1.3, noise_multiplier=2.0, clip=clip
+    )
     problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=7, adjacency="replace-one")
     assert people.fits(plan, None)
@@ -93,7 +95,9 @@ def test_plans_in_one_program():
 def test_fixed_point_family(sizes):
     data = labelled(sum(sizes), 6, True, parties=np.repeat(np.arange(len(sizes)), sizes))
     regulariser = ElasticNet(0.5, 0.2)
-    algorithm = fixed_point_admm(channel=Curator(), regulariser=regulariser, step=1.3, noise_multiplier=2.0, clip=0.5)
+    algorithm = fixed_point_admm(
+        channel=Curator(), regulariser=regulariser, prox_step=1.3, noise_multiplier=2.0, clip=0.5
+    )
     problem = Problem(loss=Logistic(), regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=6, adjacency="replace-one")
     assert_same_on_both(plan, data, repeats=3)

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import coterie.audit
 from coterie import evaluate
 from coterie.algorithms import LocallyNoisedADMM, NoisyGradientDescent, PrimalPerturbedADMM
-from coterie.audit.instances import PENALTY
+from coterie.audit.instances import REGULARISER
 from coterie.engines import argmin, mpi, people, rounds
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator
@@ -149,9 +149,11 @@ def total_without_rounding(subtotal, noise_steps, grid):
 
 
 DESCENT = NoisyGradientDescent(
-    mechanism=GaussianGradient(noise_multiplier=4.0), penalty=PENALTY, step=0.5, channel=Curator()
+    mechanism=GaussianGradient(noise_multiplier=4.0), regulariser=REGULARISER, step=0.5, channel=Curator()
 )
-MOVES = LocallyNoisedADMM(mechanism=LocalNoise(step=0.5, relaxation=0.5, noise_multiplier=4.0), penalty=PENALTY)
+MOVES = LocallyNoisedADMM(
+    mechanism=LocalNoise(prox_step=0.5, relaxation=0.5, noise_multiplier=4.0), regulariser=REGULARISER
+)
 MINIMISERS = PrimalPerturbedADMM(mechanism=OutputPerturbation(penalty=1.0, noise_multiplier=4.0), dual_step=1.0)
 
 

@@ -47,7 +47,7 @@ from coterie.problems import L2
 pytestmark = pytest.mark.slow  # every mutant and twin is compiled anew
 
 GAUSSIAN, GAMMA = {"noise_multiplier": 4.0}, {"noise_rate": 1.0}
-STEP = {"step": 0.5, "relaxation": 0.5, **GAUSSIAN}
+STEP = {"prox_step": 0.5, "relaxation": 0.5, **GAUSSIAN}
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def fixed_point(cls, mechanism, change=None, *, regulariser=REGULARISER, **more)
 
 
 def constrained(change=None):
-    mechanism = ImageNoise(A=((0.5,),), step=0.5, **GAUSSIAN)
+    mechanism = ImageNoise(A=((0.5,),), prox_step=0.5, **GAUSSIAN)
     mechanism = mechanism if change is None else mutated(mechanism, change)
     return GeneralADMM(mechanism=mechanism, regulariser=REGULARISER, relaxation=0.5)
 

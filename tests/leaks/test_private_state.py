@@ -16,7 +16,7 @@ from coterie.problems import L2, HuberisedHinge, Logistic, Problem
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(4, 4, 4), n_features=3, row_norm=1.0, labels=("no", "yes"))
 REGULARISER = L2(1.0)
-SETTINGS = {"step": 0.5, "relaxation": 0.5, "noise_multiplier": 5.0}
+SETTINGS = {"prox_step": 0.5, "relaxation": 0.5, "noise_multiplier": 5.0}
 
 
 def make(algorithm):

@@ -11,8 +11,8 @@ import pytest
 
 from coterie.audit.density_ratio import LARGEST_ERROR, QuadratureError, Step, log_density, pure_loss, renyi_divergence
 from coterie.errors import InputError
+from coterie.privacy.argmin_bounds import ArgminBounds
 from coterie.privacy.mechanisms import PartyFacts
-from coterie.privacy.step import Step as PricedStep
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
 from coterie.problems.problem import Records
 
@@ -59,10 +59,10 @@ def state(loss, law, adjacency, *, weight, row_norm, convexity, noise, d=1):
         adjacency=adjacency,
         unit="record",
     )
-    step = PricedStep(problem, facts, curvature=0.5 * convexity, extra_l2=0.25 * convexity)
+    bounds = ArgminBounds(problem, facts, curvature=0.5 * convexity, extra_l2=0.25 * convexity)
     if law == "gaussian":
-        return Statement(step.with_gaussian_noise(noise), law)
-    return Statement(step.with_gamma_noise(noise), law)
+        return Statement(bounds.with_gaussian_noise(noise), law)
+    return Statement(bounds.with_gamma_noise(noise), law)
 
 
 def step_of(loss, statement, *, weight, convexity, offset):

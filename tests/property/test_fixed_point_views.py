@@ -78,7 +78,7 @@ def pair(loss, n, adjacency, records=1):
 
 
 LINEAR, QUADRATIC = HuberisedHinge(width=0.01), Huber(threshold=1.0)
-SETTINGS = {"step": 0.02, "relaxation": 0.5, "noise_multiplier": SMALL}
+SETTINGS = {"prox_step": 0.02, "relaxation": 0.5, "noise_multiplier": SMALL}
 NONE = L2(0.0)
 ALGORITHMS = {
     "M1": LocallyNoisedADMM(mechanism=LocalNoise(**SETTINGS), regulariser=NONE),
@@ -163,7 +163,7 @@ def test_one_record_of_many(name, loss, adjacency):
     """Ten records a party: a record pays for itself, not for its party."""
     federation, neighbour = pair(loss, 3, adjacency, records=10)
     algorithm = ALGORITHMS[name]
-    algorithm = dataclasses.replace(algorithm, mechanism=dataclasses.replace(algorithm.mechanism, step=0.005))
+    algorithm = dataclasses.replace(algorithm, mechanism=dataclasses.replace(algorithm.mechanism, prox_step=0.005))
     plan = make_plan(algorithm, federation.facts, adjacency, loss)
     by_party = make_plan(algorithm, federation.facts, adjacency, loss, unit="party")
     exact, stated = exact_rdp_per_order(plan, federation, neighbour), stated_rdp_per_order(plan)
@@ -189,7 +189,7 @@ def test_taking_one_record_away_can_turn_a_clipped_gradient_round():
     def federation(weight):
         return Federation.from_arrays(X, y, parties=parties, label_bound=100.0, sample_weight=weight)
 
-    mechanism = BroadcastNoise(step=1.0, relaxation=0.5, noise_multiplier=1e-3, clip=1.0)
+    mechanism = BroadcastNoise(prox_step=1.0, relaxation=0.5, noise_multiplier=1e-3, clip=1.0)
     algorithm = BroadcastNoisedADMM(mechanism=mechanism, regulariser=NONE, channel=Curator())
     whole, without = federation(np.ones(4)), federation(np.array([0.0, 1.0, 1.0, 1.0]))
     plan = make_plan(algorithm, whole.facts, "zero-out", Squared(), rounds=1)

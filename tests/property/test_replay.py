@@ -68,7 +68,7 @@ EXAMPLES = {
         ),
     },
     "locally-noised-admm": lambda cls: {
-        "gaussian": cls(mechanism=LocalNoise(step=0.5, relaxation=0.5, **GAUSSIAN), regulariser=L2(1.0)),
+        "gaussian": cls(mechanism=LocalNoise(prox_step=0.5, relaxation=0.5, **GAUSSIAN), regulariser=L2(1.0)),
     },
 }
 # states that nobody sees are replayed by the audit, with whole runs; the others take the steps of the one above

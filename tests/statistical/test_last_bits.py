@@ -39,7 +39,7 @@ NEIGHBOUR[0] = -X[0]
 PARTY = np.repeat(list("abcde"), 20)
 REGULARISER = L2(1.0)
 PROBLEM = Problem(loss=Logistic(), regulariser=REGULARISER, record_weight=1.0)
-PROX = {"step": 0.5, "relaxation": 0.5, "noise_multiplier": 100.0}
+PROX = {"prox_step": 0.5, "relaxation": 0.5, "noise_multiplier": 100.0}
 SUM = {"regulariser": REGULARISER}
 
 ALGORITHMS = {

@@ -29,7 +29,7 @@ from coterie.problems import L2, Logistic, Problem
 DELTA = 1e-5
 REGULARISER = L2(1.0)
 PROBLEM = Problem(loss=Logistic(), regulariser=REGULARISER, record_weight=1.0)
-PROX = {"step": 0.5, "relaxation": 0.5}
+PROX = {"prox_step": 0.5, "relaxation": 0.5}
 RNG = np.random.default_rng(0)
 FEDERATION = Federation.from_arrays(
     RNG.normal(size=(30, 3)),

@@ -136,13 +136,14 @@ def test_what_is_settled_stays_and_the_rest_follows_it():
     assert algorithm.dual_step == Schedule(3.0)
     slower, _, _ = chosen("locally-noised-admm", rounds=8)
     faster, _, _ = chosen("locally-noised-admm", rounds=4)
-    assert faster.mechanism.step == pytest.approx(2 * slower.mechanism.step)
+    assert faster.mechanism.prox_step == pytest.approx(2 * slower.mechanism.prox_step)
     assert chosen("recycled-admm", mechanism="output-perturbation")[0].mechanism.noise_multiplier == Schedule(1.0)
 
 
 def test_more_noise_means_shorter_steps():
     steps = [
-        chosen("locally-noised-admm", rounds=4, privacy={"epsilon": epsilon})[0].mechanism.step for epsilon in (0.5, 2)
+        chosen("locally-noised-admm", rounds=4, privacy={"epsilon": epsilon})[0].mechanism.prox_step
+        for epsilon in (0.5, 2)
     ]
     assert steps[0] < steps[1]
 
@@ -166,7 +167,7 @@ def test_without_epsilon_steps_follow_the_records():
     assert min(exact.mechanism.penalty.start) >= 2 * 90 * 0.25 / 4 / 4
     stated, _, _ = chosen("locally-noised-admm", privacy={"epsilon": None}, noise_multiplier=3.0)
     assert stated.mechanism.noise_multiplier == Schedule(3.0)
-    assert stated.mechanism.step == pytest.approx(4 / (2 * 90 * 0.25))
+    assert stated.mechanism.prox_step == pytest.approx(4 / (2 * 90 * 0.25))
 
 
 @pytest.mark.parametrize(

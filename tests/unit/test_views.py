@@ -22,7 +22,7 @@ from coterie.privacy.proximal import BroadcastNoise, LocalNoise, WalkNoise
 from coterie.problems import L2, Logistic, Problem
 
 N, STEP, MULTIPLIER, ROUNDS, DELTA = 100, 0.5, 30.0, 40, 1e-6
-SETTINGS = {"step": STEP, "relaxation": 0.5, "noise_multiplier": MULTIPLIER}
+SETTINGS = {"prox_step": STEP, "relaxation": 0.5, "noise_multiplier": MULTIPLIER}
 NONE = L2(0.0)
 M1 = LocalNoise(**SETTINGS)
 
@@ -89,7 +89,7 @@ def test_clean_states_have_no_local_view():
 
 
 def test_general_constraint():
-    mechanism = ImageNoise(A=0.1 * np.eye(2), step=STEP, noise_multiplier=MULTIPLIER)
+    mechanism = ImageNoise(A=0.1 * np.eye(2), prox_step=STEP, noise_multiplier=MULTIPLIER)
     plan = plan_of(GeneralADMM(mechanism=mechanism, regulariser=NONE, relaxation=0.5), sizes=(50,))
     _, central, _ = three_views(plan, DELTA)
     assert [p.theorem for p in central.published] == ["FP Theorem 7"]

@@ -1,6 +1,6 @@
 """Private ADMM as a noisy fixed-point iteration: Cyffers, Bellet & Basu (2023).
 
-    u_i, x_i   state and own solution of party i              gamma   `mechanism.step`
+    u_i, x_i   state and own solution of party i              gamma   `mechanism.prox_step`
     z          the model, prox of the regulariser at z_hat    lambda  `mechanism.relaxation`
 
     z_hat = mean_i u_i,   z = prox_{(gamma/n) regulariser}(z_hat)                   eq. (8)
@@ -59,7 +59,7 @@ class FixedPointADMM(Algorithm):
 
     def _centre(self, z_hat, n_parties):
         """z"""
-        return self.coordinator_regulariser.whole_prox(z_hat, self.mechanism.step / n_parties)
+        return self.coordinator_regulariser.whole_prox(z_hat, self.mechanism.prox_step / n_parties)
 
     def _start(self, topology, d) -> CentreState:
         zeros = jnp.zeros(d)
@@ -217,7 +217,7 @@ def fixed_point_admm(
     *,
     channel: Channel,
     regulariser: Regulariser,
-    step: float,
+    prox_step: float,
     noise_multiplier: float,
     relaxation: float = 0.5,
     clip: float | None = None,
@@ -225,7 +225,12 @@ def fixed_point_admm(
 ) -> FixedPointADMM:
     """The mechanism that suits the channel: noise on the broadcast where there is a curator or a secure sum, on every
     party's own moves where messages are seen."""
-    settings: Any = {"step": step, "relaxation": relaxation, "noise_multiplier": noise_multiplier, "clip": clip}
+    settings: Any = {
+        "prox_step": prox_step,
+        "relaxation": relaxation,
+        "noise_multiplier": noise_multiplier,
+        "clip": clip,
+    }
     if isinstance(channel, (Curator, SecureSum)):
         mechanism = BroadcastNoise(**settings)
         return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=channel, selection=selection)

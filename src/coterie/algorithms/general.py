@@ -99,8 +99,8 @@ class GeneralADMM(Algorithm):
     def _z(self, u):
         """argmin regulariser(z) + |B z + u|^2 / (2 gamma): a least-squares problem with the rows of B as records."""
         B = self.B.dense  # type: ignore[union-attr]
-        rows = Records(jnp.asarray(B), -u, jnp.full(len(B), 1 / self.mechanism.step))
-        largest = jnp.linalg.norm(B.T @ u) / self.mechanism.step
+        rows = Records(jnp.asarray(B), -u, jnp.full(len(B), 1 / self.mechanism.prox_step))
+        largest = jnp.linalg.norm(B.T @ u) / self.mechanism.prox_step
         start = jnp.zeros(B.shape[1])
         z, _ = minimise(
             Squared(),

@@ -15,7 +15,7 @@ from coterie.privacy.proximal import BroadcastNoise, SumNoise
 from coterie.problems.losses import Logistic, Squared
 
 _NOISE: dict[str, Any] = {"noise_multiplier": NOISE_VALUES["noise_multiplier"]}
-_PROXIMAL: dict[str, Any] = {"step": VALUES["step"][0], "relaxation": VALUES["relaxation"][0], **_NOISE}
+_PROXIMAL: dict[str, Any] = {"prox_step": VALUES["prox_step"][0], "relaxation": VALUES["relaxation"][0], **_NOISE}
 _PENALTY_PERTURBED: Any = (
     "penalty-perturbed-admm",
     PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=1.0, **_NOISE), dual_step=1.0),  # type: ignore[arg-type]

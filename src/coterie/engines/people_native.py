@@ -77,7 +77,7 @@ class Runs:
         algorithm, n, (grants, index) = cast(SumNoisedADMM, plan.algorithm), plan.facts.n_parties, plan.issued
         self.d = plan.facts.n_features
         self.moves = people_moves.PeopleMoves(cast(Any, grants), index[:, 0], plan.problem.share(n), records)
-        soft = algorithm.coordinator_regulariser.as_soft_threshold(algorithm.mechanism.step / n)
+        soft = algorithm.coordinator_regulariser.as_soft_threshold(algorithm.mechanism.prox_step / n)
         assert soft is not None
         self.centre = (*soft, float(n))
         # not every source can be asked by two threads at a time

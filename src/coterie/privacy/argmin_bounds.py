@@ -38,7 +38,7 @@ GAUSSIAN_OUTPUT_SHARE = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class ArgminBounds:
     """The numbers of one party's minimisation that every price depends on."""
 
     problem: Problem

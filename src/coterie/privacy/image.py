@@ -1,10 +1,10 @@
 """Noise on A x, for ADMM with a general constraint A x + B z = c.
 
-    x = argmin f(x) + |A x - t|^2 / (2 step).  With A'A = R'R and y = R x this is the proximal step
-    y = argmin f(R^-1 y) + |y - R'^-1 A't|^2 / (2 step), and A x = (A R^-1) y with orthonormal columns A R^-1.
+    x = argmin f(x) + |A x - t|^2 / (2 gamma).  With A'A = R'R and y = R x this is the proximal step
+    y = argmin f(R^-1 y) + |y - R'^-1 A't|^2 / (2 gamma), and A x = (A R^-1) y with orthonormal columns A R^-1.
 
 A record's row becomes R'^-1 x_n, at most 1/w times as long as before, w being A's smallest singular value: y, and with
-it A x, moves by at most step G/w. Noise on y is noise on A x inside the range of A; outside of it A x tells nothing.
+it A x, moves by at most gamma G/w. Noise on y is noise on A x inside the range of A; outside of it A x tells nothing.
 """
 
 # JAX is only partly typed:
@@ -26,7 +26,7 @@ from coterie.matrices import Matrix
 from coterie.minimisers.dispatch import minimise
 from coterie.privacy.grants import Grant, issue, steps_of, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
-from coterie.privacy.prox_step import ProxStep
+from coterie.privacy.proximal_bounds import ProximalBounds
 from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
 from coterie.privacy.sampling import STEPS
 from coterie.problems.losses import Loss
@@ -37,7 +37,7 @@ from coterie.serialise import serialisable
 
 
 class ImageScales(NamedTuple):
-    curvature: Any  # 1/step
+    curvature: Any  # 1/prox_step
     row_norm: Any  # of the mapped rows; longer ones are scaled down to it
     noise_std: Any
     steps: Any
@@ -83,15 +83,15 @@ class ImageNoise(Mechanism):
     """`A` is dense or sparse, of full column rank; the noise has standard deviation multiplier * sensitivity of A x."""
 
     A: Matrix
-    step: float
+    prox_step: float
     noise_multiplier: Schedule
     law = "gaussian"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "A", Matrix.of("A", self.A))
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
-        if not (self.step > 0 and math.isfinite(self.step)):
-            raise InputError(f"step: got {self.step}; a positive finite number is needed")
+        if not (self.prox_step > 0 and math.isfinite(self.prox_step)):
+            raise InputError(f"prox_step: got {self.prox_step}; a positive finite number is needed")
         if not self.A.smallest_singular_value > 0:
             raise PrivacyPreconditionError("A: its columns are linearly dependent; full column rank is needed")
 
@@ -106,15 +106,15 @@ class ImageNoise(Mechanism):
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         multiplier = self.noise_multiplier.at(t, party)
         mapped = dataclasses.replace(facts, row_norm=facts.row_norm / self.A.smallest_singular_value)
-        prox = ProxStep(problem, mapped, self.step, 1.0, 0.0, mapped.record_slope(problem), clipped=False)
+        prox = ProximalBounds(problem, mapped, self.prox_step, 1.0, 0.0, mapped.record_slope(problem), clipped=False)
         tolerance = prox.tolerance(multiplier * prox.change)
-        change = prox.change + 2 * tolerance * self.step
+        change = prox.change + 2 * tolerance * self.prox_step
         noise_std = multiplier * change
         return issue(
             ImageGrant,
             output_event(change, noise_std, facts),
             priced_for=facts.share(problem),
-            curvature=1 / self.step,
+            curvature=1 / self.prox_step,
             row_norm=mapped.row_norm,
             noise_std=noise_std,
             steps=STEPS,

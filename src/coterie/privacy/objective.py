@@ -9,10 +9,10 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.privacy.argmin_bounds import OUTPUT_SHARE, ArgminBounds
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism, PartyFacts
 from coterie.privacy.noise import Law
-from coterie.privacy.step import OUTPUT_SHARE, Step
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
@@ -23,8 +23,8 @@ class _GraphMechanism(Mechanism):
 
     penalty: Schedule
 
-    def step(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Step:
-        return Step(problem, facts, curvature=2 * self.penalty.at(t, party) * facts.degree)
+    def bounds(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> ArgminBounds:
+        return ArgminBounds(problem, facts, curvature=2 * self.penalty.at(t, party) * facts.degree)
 
 
 @serialisable
@@ -39,7 +39,7 @@ class NoNoise(_GraphMechanism):
         object.__setattr__(self, "penalty", as_schedule("penalty", self.penalty))
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        return self.step(t, party, problem, facts).exact()
+        return self.bounds(t, party, problem, facts).exact()
 
 
 class _GammaOrGaussian(Mechanism):
@@ -86,16 +86,16 @@ class PenaltyPerturbation(_GammaOrGaussian, _GraphMechanism):
     noise_rate: Schedule | None = None
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        step, (multiplier, rate) = self.step(t, party, problem, facts), self.levels(t, party)
+        bounds, (multiplier, rate) = self.bounds(t, party, problem, facts), self.levels(t, party)
         if multiplier is not None:
-            return step.with_gaussian_noise(multiplier)
+            return bounds.with_gaussian_noise(multiplier)
         assert rate is not None
         if facts.degree == 0:
             raise PrivacyPreconditionError(
                 "noise_rate: gamma noise enters through the penalty, and a party without neighbours has none; "
                 "use noise_multiplier"
             )
-        return step.with_gamma_noise(rate / step.curvature)
+        return bounds.with_gamma_noise(rate / bounds.curvature)
 
 
 @serialisable
@@ -108,7 +108,7 @@ class LinearPerturbation(_GammaOrGaussian, _GraphMechanism):
     noise_rate: Schedule | None = None
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        return self.step(t, party, problem, facts).with_linear_noise(*self.levels(t, party))
+        return self.bounds(t, party, problem, facts).with_linear_noise(*self.levels(t, party))
 
 
 @serialisable
@@ -121,8 +121,8 @@ class SoloPerturbation(_GammaOrGaussian):
     extra_l2: float = 0.0
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        step = Step(problem, facts, curvature=0.0, extra_l2=self.extra_l2)
-        return step.with_linear_noise(*self.levels(t, party))
+        bounds = ArgminBounds(problem, facts, curvature=0.0, extra_l2=self.extra_l2)
+        return bounds.with_linear_noise(*self.levels(t, party))
 
 
 @serialisable
@@ -136,7 +136,7 @@ class OutputPerturbation(_GammaOrGaussian, _GraphMechanism):
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         multiplier, rate = self.levels(t, party)
-        return self.step(t, party, problem, facts).with_output_noise(multiplier=multiplier, rate=rate)
+        return self.bounds(t, party, problem, facts).with_output_noise(multiplier=multiplier, rate=rate)
 
 
 @serialisable
@@ -176,18 +176,18 @@ class DualPerturbation(_GraphMechanism):
         return self.changed(step_epsilon=self.step_epsilon.times(1 / factor))
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
-        step = self.step(t, party, problem, facts)
+        bounds = self.bounds(t, party, problem, facts)
         if self.noise_multiplier is not None:
-            return step.with_gaussian_noise(self.noise_multiplier.at(t, party))
+            return bounds.with_gaussian_noise(self.noise_multiplier.at(t, party))
         assert self.step_epsilon is not None
         alpha = self.step_epsilon.at(t, party)
         if not self.as_published:
             alpha /= 1 + OUTPUT_SHARE  # the solver's error is paid for out of it
         factors = (2 if self.as_published else 1) * problem.loss.rank
-        left = alpha - factors * math.log1p(step.jacobian)
+        left = alpha - factors * math.log1p(bounds.jacobian)
         if left <= 0:
             left = alpha / 2
             wanted = math.expm1(alpha / (2 * factors))  # the k that costs the other half
-            step = dataclasses.replace(step, extra_l2=step.convexity * (step.jacobian / wanted - 1))
+            bounds = dataclasses.replace(bounds, extra_l2=bounds.convexity * (bounds.jacobian / wanted - 1))
         # as published: zeta = alpha_hat for epsilon, that is B/C alpha_hat for (C/B) epsilon, whatever the adjacency
-        return step.with_gamma_noise(left / (facts.record_weight if self.as_published else step.sensitivity))
+        return bounds.with_gamma_noise(left / (facts.record_weight if self.as_published else bounds.sensitivity))

@@ -1,7 +1,7 @@
 """Mechanisms of the fixed-point family: private ADMM as noisy fixed-point iterations (Cyffers, Bellet & Basu, 2023).
 
-With x = prox_{step f}(2z - u) and u+ = u + 2 relaxation (x - z), they differ in what is noised, and so in what pays
-(`prox_step` has the lengths):
+With gamma = `prox_step`, x = prox_{gamma f}(2z - u) and u+ = u + 2 relaxation (x - z), they differ in what is noised, and
+so in what pays (`proximal_bounds` has the lengths):
 
     LocalNoise      M1  every move x - z, by its own party          one step
     SumNoise        M2  the sum of 2 relaxation (x - z)             2 relaxation (one step + state)
@@ -21,7 +21,7 @@ from coterie.privacy.events import Event, Gaussian, TokenWalk
 from coterie.privacy.grants import Grant, issue, steps_in_all
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
 from coterie.privacy.observers import PEER, Observer
-from coterie.privacy.prox_step import ProxStep
+from coterie.privacy.proximal_bounds import ProximalBounds
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
@@ -29,10 +29,10 @@ from coterie.serialise import serialisable
 
 
 class ProximalMechanism(Mechanism):
-    """`step` is the paper's gamma, `relaxation` its lambda. With `spread_l2` every party carries its share of the
+    """`prox_step` is the paper's gamma, `relaxation` its lambda. With `spread_l2` every party carries its share of the
     regulariser's l2 inside its own f, which is strongly convex then; else the coordinator's proximal map holds all."""
 
-    step: float
+    prox_step: float
     relaxation: float
     noise_multiplier: Schedule
     clip: float | None
@@ -41,25 +41,25 @@ class ProximalMechanism(Mechanism):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
-        for name in ("step", "relaxation"):
+        for name in ("prox_step", "relaxation"):
             object.__setattr__(self, name, float(getattr(self, name)))  # whatever NumPy handed in
         check_clip(self.clip)
-        if not (self.step > 0 and math.isfinite(self.step)):
-            raise InputError(f"step: got {self.step}; a positive finite number is needed")
+        if not (self.prox_step > 0 and math.isfinite(self.prox_step)):
+            raise InputError(f"prox_step: got {self.prox_step}; a positive finite number is needed")
         if not 0 < self.relaxation <= 1:
             raise InputError(f"relaxation: got {self.relaxation}; a number in (0, 1] is needed")
 
     def with_noise(self, factor: float) -> Mechanism:
         return self.changed(noise_multiplier=self.noise_multiplier.times(factor))
 
-    def _prox(self, problem: Problem, facts: PartyFacts, slope: float, *, clipped: bool = False) -> ProxStep:
+    def _prox(self, problem: Problem, facts: PartyFacts, slope: float, *, clipped: bool = False) -> ProximalBounds:
         l2 = problem.regulariser.l2 / facts.n_parties if self.spread_l2 else 0.0
-        return ProxStep(problem, facts, self.step, self.relaxation, l2, slope, clipped)
+        return ProximalBounds(problem, facts, self.prox_step, self.relaxation, l2, slope, clipped)
 
     def _issue(
         self,
         cls: type,
-        prox: ProxStep,
+        prox: ProximalBounds,
         event: Event,
         *,
         radius: float,
@@ -71,7 +71,7 @@ class ProximalMechanism(Mechanism):
             cls,
             event,
             priced_for=prox.facts.share(prox.problem),
-            curvature=1 / self.step,
+            curvature=1 / self.prox_step,
             l2=prox.l2,
             relaxation=self.relaxation,
             radius=radius,
@@ -81,10 +81,10 @@ class ProximalMechanism(Mechanism):
             strict=strict,
         )
 
-    def _clipped_prox(self, problem: Problem, facts: PartyFacts) -> ProxStep:
+    def _clipped_prox(self, problem: Problem, facts: PartyFacts) -> ProximalBounds:
         """Where the move is clipped the slope only sets the solver's tolerance: one that would move by the radius."""
         assert self.clip is not None
-        slope = self.clip / (self.step * facts.n_records * facts.record_weight)
+        slope = self.clip / (self.prox_step * facts.n_records * facts.record_weight)
         return self._prox(problem, facts, slope, clipped=True)
 
     def _clipped_change(self, facts: PartyFacts) -> float:
@@ -96,17 +96,17 @@ class ProximalMechanism(Mechanism):
 class _MoveMechanism(ProximalMechanism):
     """Every move is noised by its own party."""
 
-    def _change(self, problem: Problem, facts: PartyFacts, multiplier: float) -> tuple[ProxStep, float, float]:
-        """(step, tolerance, how far a move can change)."""
+    def _change(self, problem: Problem, facts: PartyFacts, multiplier: float) -> tuple[ProximalBounds, float, float]:
+        """(bounds, tolerance, how far a move can change)."""
         if self.clip is not None:
             prox = self._clipped_prox(problem, facts)
             change = self._clipped_change(facts)
             return prox, prox.tolerance(multiplier * change), change
         prox = self._prox(problem, facts, facts.record_slope(problem))
         tolerance = prox.tolerance(multiplier * prox.change)
-        return prox, tolerance, prox.change + 2 * tolerance * self.step / prox.stretch
+        return prox, tolerance, prox.change + 2 * tolerance * self.prox_step / prox.stretch
 
-    def _noised(self, prox: ProxStep, tolerance: float, change: float, noise_std: float) -> Grant:
+    def _noised(self, prox: ProximalBounds, tolerance: float, change: float, noise_std: float) -> Grant:
         return self._issue(
             MoveGrant,
             prox,
@@ -126,7 +126,7 @@ class LocalNoise(_MoveMechanism):
     Its standard deviation is multiplier * sensitivity; the paper's eta has twice that. `clip` bounds x - z.
     """
 
-    step: float
+    prox_step: float
     relaxation: float
     noise_multiplier: Schedule
     clip: float | None = None
@@ -149,7 +149,7 @@ class WalkNoise(_MoveMechanism):
     that can change most; and it needs every step to shrink distances, which a clipped one need not do.
     """
 
-    step: float
+    prox_step: float
     relaxation: float
     noise_multiplier: Schedule
     clip = None
@@ -176,7 +176,7 @@ class WalkNoise(_MoveMechanism):
         multiplier = self.noise_multiplier.at(0, 0)
         changes = [self._change(problem, other, multiplier) for other in facts.extreme_parties]
         noise_std = multiplier * max(change for _, _, change in changes)
-        error = max(2 * tolerance * self.step / prox.stretch for prox, tolerance, _ in changes)
+        error = max(2 * tolerance * self.prox_step / prox.stretch for prox, tolerance, _ in changes)
         slack, n = output_event(error, noise_std, facts).ratio, facts.n_parties
         mean_inverse = 2 * math.log(n / 2) / (n - 2)
         more = (2 * event.ratio * slack + slack**2 * n / 2) / mean_inverse
@@ -191,7 +191,7 @@ class _SumMechanism(ProximalMechanism):
         if self.noise_multiplier.per_party:
             raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
 
-    def _tolerance(self, t: int, prox: ProxStep) -> float:
+    def _tolerance(self, t: int, prox: ProximalBounds) -> float:
         """Allows for rounding at centres as noisy as the mean of the states can become."""
         return prox.tolerance(self.noise_multiplier.at(t, 0) * 2 * prox.reach / prox.facts.n_parties)
 
@@ -201,10 +201,10 @@ class _SumMechanism(ProximalMechanism):
 class SumNoise(_SumMechanism):
     """M2: the sum of the moves is noised, the states stay clean. `clip` bounds x - z.
 
-    Without `clip` the relaxation must be at most (1 + step l2)/2: a larger one lets hidden states overshoot.
+    Without `clip` the relaxation must be at most (1 + prox_step l2)/2: a larger one lets hidden states overshoot.
     """
 
-    step: float
+    prox_step: float
     relaxation: float
     noise_multiplier: Schedule
     clip: float | None = None
@@ -242,7 +242,7 @@ class SumNoise(_SumMechanism):
         if facts.secret_rate < 1.0:
             raise PrivacyPreconditionError("selection: secret; amplification is proved for a clipped sum only")
         tolerance = self._tolerance(t, prox)
-        error = 2 * tolerance * self.step / prox.stretch
+        error = 2 * tolerance * self.prox_step / prox.stretch
         distance, _ = prox.state_distance(tolerance)
         # the state is off by the solver's error too: this time nothing clips it
         return 2 * self.relaxation * (distance / prox.stretch + prox.change + 2 * error)
@@ -257,7 +257,7 @@ class BroadcastNoise(_SumMechanism):
     gradient is clipped as a whole: with many records in a party, each is protected as the whole party is.
     """
 
-    step: float
+    prox_step: float
     relaxation: float
     noise_multiplier: Schedule
     clip: float | None = None

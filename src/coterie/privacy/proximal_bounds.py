@@ -1,14 +1,15 @@
 """The public numbers of one party's proximal step, and how far neighbouring data can move it.
 
 A party's f has gradients of at most L = (its weight) * (slope of a record), and G is how far the gradient can move at
-one point when what is protected changes. One step is x = prox_{step f}(2z - u), u+ = u + 2 relaxation (x - z). With
-l2 carried inside f, stretch = 1 + step l2 and pull = 2 relaxation/stretch (derivations in docs/guarantees.md):
+one point when what is protected changes. With gamma = `prox_step`, one step is x = prox_{gamma f}(2z - u),
+u+ = u + 2 relaxation (x - z). With l2 carried inside f, stretch = 1 + gamma l2 and pull = 2 relaxation/stretch
+(derivations in docs/guarantees.md):
 
-    one step    x moves by at most step G/stretch at a fixed (z, u)
-    whole party u+ = (1 - pull) u + (public) - pull step g with |g| <= L, so two states that saw the same centres stay
-                within changes step L pull/(1 - |1 - pull|), which is changes step L for pull <= 1
-    one record  of many: u -> u+ shrinks distances by c = max |1 - 2 relaxation/(1 + step h)| over the curvatures h
-                between l2 and l2 + smoothness, so the states stay within 2 relaxation (step G/stretch)/(1 - c)
+    one step    x moves by at most gamma G/stretch at a fixed (z, u)
+    whole party u+ = (1 - pull) u + (public) - pull gamma g with |g| <= L, so two states that saw the same centres stay
+                within changes gamma L pull/(1 - |1 - pull|), which is changes gamma L for pull <= 1
+    one record  of many: u -> u+ shrinks distances by c = max |1 - 2 relaxation/(1 + gamma h)| over the curvatures h
+                between l2 and l2 + smoothness, so the states stay within 2 relaxation (gamma G/stretch)/(1 - c)
 """
 
 # JAX is only partly typed:
@@ -18,8 +19,8 @@ import dataclasses
 import math
 
 from coterie.errors import PrivacyPreconditionError
+from coterie.privacy.argmin_bounds import ROUNDING, TOLERANCE_SHARE
 from coterie.privacy.mechanisms import PartyFacts
-from coterie.privacy.step import ROUNDING, TOLERANCE_SHARE
 from coterie.problems.problem import Problem
 
 LARGEST_POINT = (
@@ -28,12 +29,12 @@ LARGEST_POINT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ProxStep:
+class ProximalBounds:
     """The public numbers of one party's proximal step."""
 
     problem: Problem
     facts: PartyFacts
-    step: float
+    prox_step: float
     relaxation: float
     l2: float
     slope: float  # of one record of weight 1
@@ -41,25 +42,25 @@ class ProxStep:
 
     @property
     def stretch(self) -> float:
-        return 1 + self.step * self.l2
+        return 1 + self.prox_step * self.l2
 
     @property
     def change(self) -> float:
-        """step' G."""
-        return self.step / self.stretch * self.facts.changes * self.facts.unit_weight * self.slope
+        """How far neighbouring data move x: prox_step G/stretch."""
+        return self.prox_step / self.stretch * self.facts.changes * self.facts.unit_weight * self.slope
 
     @property
     def reach(self) -> float:
-        """step * L: the largest |step * gradient| of the whole party."""
-        return self.step * self.facts.n_records * self.facts.record_weight * self.slope
+        """prox_step * L: the largest |prox_step * gradient| of the whole party."""
+        return self.prox_step * self.facts.n_records * self.facts.record_weight * self.slope
 
     def tolerance(self, noise_std: float) -> float:
         """What the solver can reach: a share of the largest gradient, and rounding at points as large as the noise."""
-        facts, curvature = self.facts, 1 / self.step + self.l2
+        facts, curvature = self.facts, 1 / self.prox_step + self.l2
         condition = 1 + facts.n_records * facts.record_weight * self.problem.loss.smoothness * facts.row_norm**2 / (
             curvature
         )
-        largest = self.reach / self.step
+        largest = self.reach / self.prox_step
         point = LARGEST_POINT * (1 / facts.row_norm + noise_std * math.sqrt(facts.n_coefficients))
         return TOLERANCE_SHARE * largest + ROUNDING * condition * (largest + curvature * point)
 
@@ -68,7 +69,7 @@ class ProxStep:
         pull = 2 * self.relaxation / self.stretch
         if pull >= 2:
             raise PrivacyPreconditionError(
-                f"relaxation: got {self.relaxation}; less than {self.stretch} = 1 + step * l2 is needed"
+                f"relaxation: got {self.relaxation}; less than {self.stretch} = 1 + prox_step * l2 is needed"
             )
         # one record of many can turn the party's whole gradient round, also where it is only taken away
         swing = self.facts.changes if self.facts.unit_is_whole_party else 2
@@ -77,9 +78,9 @@ class ProxStep:
             return whole, False
         facts = self.facts
         smoothness = facts.n_records * facts.record_weight * self.problem.loss.smoothness * facts.row_norm**2
-        stiffest = 2 * self.relaxation / (self.stretch + self.step * smoothness)
+        stiffest = 2 * self.relaxation / (self.stretch + self.prox_step * smoothness)
         shrink = max(abs(1 - stiffest), abs(1 - pull))
         # either state is off by 2 relaxation times the solver's error, and as much again through the clipping
-        error = 4 * tolerance * self.step / self.stretch
+        error = 4 * tolerance * self.prox_step / self.stretch
         one_of_many = 2 * self.relaxation * (self.change + error) / (1 - shrink) if shrink < 1 else math.inf
         return (one_of_many, True) if one_of_many < whole else (whole, False)

@@ -92,7 +92,7 @@ def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
             channel=Curator(),
             selection=secret if method == "DP-SGD" else EVERYBODY_WORKS,
         )
-    proximal = {"step": setting.step * N, "relaxation": setting.relaxation, "noise_multiplier": multiplier}
+    proximal = {"prox_step": setting.step * N, "relaxation": setting.relaxation, "noise_multiplier": multiplier}
     if method == "M1":
         selection = Sample(count=int(RATE * N), seed=0)
         mechanism = LocalNoise(**proximal, clip=setting.clip)  # type: ignore[arg-type]

@@ -96,9 +96,9 @@ def _settings(plan: Plan) -> dict[str, float]:
     mechanism: Any = plan.algorithm.mechanism
     clip = getattr(mechanism, "clip", None)
     slope = facts.record_slope(plan.problem) if clip is None else 0.0
-    lipschitz = facts.n_records * facts.record_weight * slope if clip is None else clip / mechanism.step
+    lipschitz = facts.n_records * facts.record_weight * slope if clip is None else clip / mechanism.prox_step
     return {
         "lipschitz": lipschitz,
-        "prox_step": mechanism.step,
+        "prox_step": mechanism.prox_step,
         "noise_std": 2 * float(np.min(plan.grant_table().noise_std)),
     }
