@@ -205,7 +205,7 @@ class Plan:
         used, counts = np.unique(rounds, return_counts=True)
         facts, mechanism = self.party_facts(party), self.algorithm.mechanism
         return [
-            (mechanism.seen_by(seen_by, grants[g].event, self.problem, facts), int(count))  # type: ignore[arg-type]
+            (mechanism.seen_by(seen_by, grants[g].event, self.problem, facts), int(count))
             for g, count in zip(used, counts, strict=True)
         ]
 
@@ -307,7 +307,7 @@ class Plan:
 
         def scaled(factor: float) -> Plan:
             mechanism = self.algorithm.mechanism.with_noise(factor)
-            return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, mechanism=mechanism))  # type: ignore[type-var]
+            return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, mechanism=mechanism))
 
         def loss(factor: float) -> float:
             return scaled(factor).epsilon(delta, observer=observer, accountant=accountant)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,6 +56,25 @@ class Schedule:
     def times(self, factor: float) -> "Schedule":
         start = tuple(v * factor for v in self.start) if isinstance(self.start, tuple) else self.start * factor
         return dataclasses.replace(self, start=start)
+
+
+if TYPE_CHECKING:
+    # dataclass fields that take whatever `as_schedule` takes and hold a Schedule: type checkers read the type to give
+    # from `__set__`, the type to get from `__get__`
+    class ScheduleField:
+        def __get__(self, owner: object, kind: Any) -> Schedule: ...
+        def __set__(self, owner: object, value: "Schedule | float | Sequence[float]") -> None: ...
+
+    class OptionalScheduleField:
+        def __get__(self, owner: object, kind: Any) -> Schedule | None: ...
+        def __set__(self, owner: object, value: "Schedule | float | Sequence[float] | None") -> None: ...
+
+else:
+    ScheduleField = Schedule
+    OptionalScheduleField = Schedule | None
+
+# the default of an optional one
+NOT_GIVEN: Any = None
 
 
 def as_schedule(name: str, value: "Schedule | float | Sequence[float]") -> Schedule:

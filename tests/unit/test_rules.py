@@ -137,6 +137,8 @@ def test_what_is_settled_stays_and_the_rest_follows_it():
     slower, _, _ = chosen("locally-noised-admm", rounds=8)
     faster, _, _ = chosen("locally-noised-admm", rounds=4)
     assert faster.mechanism.prox_step == pytest.approx(2 * slower.mechanism.prox_step)
+    assert chosen("locally-noised-admm", step=0.7)[0].mechanism.prox_step == 0.7
+    assert chosen("noisy-gradient-descent", privacy={"trust": "curator"}, step=0.7)[0].step == Schedule(0.7)
     assert chosen("recycled-admm", mechanism="output-perturbation")[0].mechanism.noise_multiplier == Schedule(1.0)
 
 

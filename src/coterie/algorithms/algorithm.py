@@ -13,7 +13,7 @@ traced. Code is written for one repeat; engines add the repeat axis. Private sta
 None where the channel adds it.
 """
 
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import jax
 
@@ -26,6 +26,8 @@ from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.release import Contribution, Release
 from coterie.problems.problem import Problem, Records
 
+GrantT = TypeVar("GrantT", bound=Grant)
+
 
 class Heard(NamedTuple):
     """What those who worked in a round released; unused places hold zeros from party n_parties, which is nobody."""
@@ -34,7 +36,11 @@ class Heard(NamedTuple):
     values: jax.Array  # (most who work in a round, d)
 
 
-class Algorithm:
+class Algorithm(Generic[GrantT]):
+    """`GrantT` is what its mechanism issues, and all that `local` is given to release with."""
+
+    # every algorithm is a dataclass
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     mechanism: Mechanism
     channel: Channel
     citation: ClassVar[str]
@@ -71,7 +77,7 @@ class Algorithm:
         raise NotImplementedError
 
     def local(
-        self, grant: Grant, problem: Problem, records: Records, private: Any, inbox: Any, noise: Any
+        self, grant: GrantT, problem: Problem, records: Records, private: Any, inbox: Any, noise: Any
     ) -> tuple[Any, Release | Contribution]:
         raise NotImplementedError
 

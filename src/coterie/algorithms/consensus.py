@@ -28,7 +28,7 @@ from coterie.network.topology import Topology
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.objective import NoNoise
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 
@@ -39,7 +39,7 @@ class GraphState(NamedTuple):
     average: jax.Array  # (n_parties, d) average of the broadcasts over rounds
 
 
-class GraphADMM(Algorithm):
+class GraphADMM(Algorithm[ArgminGrant]):
     """One noised or exact minimisation per party and round, then the dual step on what was heard.
 
     `averaging` chooses the model: the last broadcasts, or their average over rounds with weights 1 or t.
@@ -47,7 +47,7 @@ class GraphADMM(Algorithm):
     """
 
     mechanism: Mechanism
-    dual_step: Schedule
+    dual_step: ScheduleField
     averaging: Averaging
     as_published: bool
     channel = Broadcast()
@@ -74,7 +74,7 @@ class GraphADMM(Algorithm):
         degrees = np.maximum(topology.degrees, 1)[:, None].astype(float)  # a lone party has no midpoints: any target
         return 2 * public.dual, (public.f + heard_sum(topology, public.heard) / degrees) / 2
 
-    def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):
         linear, midpoint = inbox
         return private, grant.argmin(problem, records, noise, linear=linear, target=midpoint)
 
@@ -112,7 +112,7 @@ class ConsensusADMM(GraphADMM):
     """Conventional consensus ADMM: exact minimisers are broadcast, nothing is private."""
 
     mechanism: NoNoise
-    dual_step: Schedule
+    dual_step: ScheduleField
     averaging: Averaging = "last"
     as_published: bool = False
     citation: ClassVar[str] = "zhang-zhu-2016"

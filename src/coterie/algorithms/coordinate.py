@@ -25,7 +25,7 @@ from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems.regularisers import Ball, Regulariser
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 Coordinates = Cyclic | Shuffled | Sample
@@ -50,10 +50,10 @@ def order(coordinates: Selection, d: int) -> np.ndarray:
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyCoordinateDescent(Algorithm):
+class NoisyCoordinateDescent(Algorithm[GradientSumGrant]):
     mechanism: GaussianGradient
     regulariser: Regulariser
-    step: Schedule
+    step: ScheduleField
     channel: Curator | SecureSum
     coordinates: Coordinates = IN_TURN
     averaging: Averaging = "last"
@@ -85,7 +85,7 @@ class NoisyCoordinateDescent(Algorithm):
         shape = (topology.n_parties, *public.x.shape)
         return jnp.broadcast_to(public.x, shape), jnp.broadcast_to(self._at_work(t, public.x.size), shape)
 
-    def local(self, grant: GradientSumGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: GradientSumGrant, problem, records, private, inbox, noise):
         x, at_work = inbox
         return private, grant.gradient(problem, records, at=x, coordinates=at_work)
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 from coterie.algorithms.averaging import Averaging
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import DualPerturbation
-from coterie.schedules import Schedule
+from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -24,7 +24,7 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DualPerturbedADMM(GraphADMM):
     mechanism: DualPerturbation
-    dual_step: Schedule
+    dual_step: ScheduleField
     averaging: Averaging = "last"
     as_published: bool = False
     citation: ClassVar[str] = "zhang-zhu-2016"

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, Heard
+from coterie.algorithms.algorithm import Algorithm, GrantT, Heard
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, Curator, SecureSum, Token
@@ -41,7 +41,7 @@ class LocalState(NamedTuple):
     centre: CentreState
 
 
-class FixedPointADMM(Algorithm):
+class FixedPointADMM(Algorithm[GrantT]):
     mechanism: ProximalMechanism
     regulariser: Regulariser
     averaging: Averaging
@@ -55,7 +55,7 @@ class FixedPointADMM(Algorithm):
     @property
     def coordinator_regulariser(self) -> Regulariser:
         """An l2 that the parties carry is no longer in it."""
-        return dataclasses.replace(self.regulariser, l2=0.0) if self.mechanism.spread_l2 else self.regulariser  # type: ignore[call-arg]
+        return dataclasses.replace(self.regulariser, l2=0.0) if self.mechanism.spread_l2 else self.regulariser
 
     def _centre(self, z_hat, n_parties):
         """z"""
@@ -70,7 +70,7 @@ class FixedPointADMM(Algorithm):
         return CentreState(z_hat, running_average(self.averaging, t, centre.average, z))
 
 
-class _NoisyStates(FixedPointADMM):
+class _NoisyStates(FixedPointADMM[MoveGrant]):
     """M1: every party noises its own moves, so it may send them to anybody, and its state is what it has sent."""
 
     def init(self, topology, d) -> tuple[Any, Any]:
@@ -80,7 +80,7 @@ class _NoisyStates(FixedPointADMM):
         z = self._centre(public.centre.z_hat, topology.n_parties)
         return jnp.broadcast_to(z, public.u.shape), public.u
 
-    def local(self, grant: MoveGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: MoveGrant, problem, records, private, inbox, noise):
         z, u = inbox
         return private, grant.noised_move(problem, records, noise, centre=z, state=u)
 
@@ -121,7 +121,7 @@ class WalkADMM(_NoisyStates):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MemorylessWalk(FixedPointADMM):
+class MemorylessWalk(FixedPointADMM[MoveGrant]):
     """A token that walks while nobody remembers anything: every visit starts from u = z, without a regulariser.
 
     It goes to a neighbourhood of the minimum of the sum of the parties' Moreau envelopes, not of their losses. In
@@ -150,7 +150,7 @@ class MemorylessWalk(FixedPointADMM):
     def inbox(self, t, public, topology):
         return jnp.broadcast_to(public.z_hat, (topology.n_parties, *public.z_hat.shape))
 
-    def local(self, grant: MoveGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: MoveGrant, problem, records, private, inbox, noise):
         return private, grant.noised_move(problem, records, noise, centre=inbox, state=inbox)
 
     def combine(self, t, public, received, topology):
@@ -161,7 +161,7 @@ class MemorylessWalk(FixedPointADMM):
         return public.average[None]
 
 
-class _CleanStates(FixedPointADMM):
+class _CleanStates(FixedPointADMM[GrantT]):
     """The states stay with the parties, without noise; a curator or a secure sum noises what leaves them."""
 
     def init(self, topology, d) -> tuple[Any, Any]:
@@ -177,7 +177,7 @@ class _CleanStates(FixedPointADMM):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SumNoisedADMM(_CleanStates):
+class SumNoisedADMM(_CleanStates[SumMoveGrant]):
     """M2: the sum of the moves is noised and accumulated."""
 
     mechanism: SumNoise
@@ -186,7 +186,7 @@ class SumNoisedADMM(_CleanStates):
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
 
-    def local(self, grant: SumMoveGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: SumMoveGrant, problem, records, private, inbox, noise):
         return grant.move(problem, records, centre=inbox, state=private)
 
     def combine(self, t, public, received, topology):
@@ -195,7 +195,7 @@ class SumNoisedADMM(_CleanStates):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BroadcastNoisedADMM(_CleanStates):
+class BroadcastNoisedADMM(_CleanStates[StateGrant]):
     """M3: the mean of the states is noised before it becomes the next z. The best of the family where a curator or a
     secure sum can be had."""
 
@@ -206,7 +206,7 @@ class BroadcastNoisedADMM(_CleanStates):
     averaging: Averaging = "last"
     absent_stays: ClassVar[bool] = True
 
-    def local(self, grant: StateGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: StateGrant, problem, records, private, inbox, noise):
         return grant.advance(problem, records, centre=inbox, state=private)
 
     def combine(self, t, public, received, topology):

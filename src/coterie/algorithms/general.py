@@ -36,7 +36,7 @@ class ConstraintState(NamedTuple):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeneralADMM(Algorithm):
+class GeneralADMM(Algorithm[ImageGrant]):
     """`B` and `c` default to -I and 0: x and z are then tied by z = A x."""
 
     mechanism: ImageNoise
@@ -82,7 +82,7 @@ class GeneralADMM(Algorithm):
         towards = jnp.asarray(self.c) - 2 * self.B.times(public.z) - public.u  # type: ignore[union-attr]
         return (basis.T @ self.mechanism.A.transposed.times(towards))[None], basis[None]
 
-    def local(self, grant: ImageGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: ImageGrant, problem, records, private, inbox, noise):
         target, basis = inbox
         return private, grant.noised_solution(problem, records, noise, target=target, basis=basis)
 

@@ -22,7 +22,7 @@ from coterie.network.selection import EVERYBODY_WORKS, Selection
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems.regularisers import Regulariser
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 
@@ -33,10 +33,10 @@ class ModelState(NamedTuple):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyGradientDescent(Algorithm):
+class NoisyGradientDescent(Algorithm[GradientSumGrant]):
     mechanism: GaussianGradient
     regulariser: Regulariser
-    step: Schedule
+    step: ScheduleField
     channel: Curator | SecureSum
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
@@ -56,7 +56,7 @@ class NoisyGradientDescent(Algorithm):
     def inbox(self, t, public, topology):
         return jnp.broadcast_to(public.x, (topology.n_parties, *public.x.shape))
 
-    def local(self, grant: GradientSumGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: GradientSumGrant, problem, records, private, inbox, noise):
         return private, grant.gradient(problem, records, at=inbox)
 
     def combine(self, t, public, received, topology):

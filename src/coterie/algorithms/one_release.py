@@ -18,7 +18,7 @@ from coterie.serialise import serialisable
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OneReleaseAverage(Algorithm):
+class OneReleaseAverage(Algorithm[ArgminGrant]):
     mechanism: SoloPerturbation
     channel = Broadcast()
     needs_graph: ClassVar[bool] = False
@@ -30,7 +30,7 @@ class OneReleaseAverage(Algorithm):
     def inbox(self, t, public, topology):
         return jnp.zeros_like(public)
 
-    def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):  # type: ignore[override]
+    def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):
         return private, grant.argmin(problem, records, noise, linear=inbox, target=inbox)
 
     def combine(self, t, public, received, topology):

@@ -22,7 +22,7 @@ from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
 from coterie.network.topology import Topology
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 
@@ -30,7 +30,7 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PenaltyPerturbedADMM(GraphADMM):
     mechanism: PenaltyPerturbation
-    dual_step: Schedule
+    dual_step: ScheduleField
     averaging: Averaging = "last"
     as_published: bool = False
     citation: ClassVar[str] = "zhang-khalili-liu-2018"

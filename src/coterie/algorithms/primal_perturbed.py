@@ -10,7 +10,7 @@ from typing import ClassVar
 from coterie.algorithms.averaging import Averaging
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import OutputPerturbation
-from coterie.schedules import Schedule
+from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -18,7 +18,7 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrimalPerturbedADMM(GraphADMM):
     mechanism: OutputPerturbation
-    dual_step: Schedule
+    dual_step: ScheduleField
     averaging: Averaging = "last"
     as_published: bool = False
     citation: ClassVar[str] = "zhang-zhu-2017"

@@ -37,7 +37,7 @@ from coterie.algorithms.averaging import Averaging, running_average
 from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation
-from coterie.schedules import Schedule
+from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -54,7 +54,7 @@ class RecycledState(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecycledADMM(GraphADMM):
     mechanism: LinearPerturbation | OutputPerturbation | NoNoise
-    dual_step: Schedule
+    dual_step: ScheduleField
     recycle_weight: float
     averaging: Averaging = "last"
     as_published: bool = False

@@ -230,7 +230,7 @@ def _algorithms(cls: type[Algorithm]) -> Iterator[list[Algorithm]]:
 def _choices(cls: type) -> Iterator[tuple[str, list[Any]]]:
     """Each field of a class with the values it is tried with."""
     hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for field in dataclasses.fields(cls):
         accepted = _classes(hints[field.name])
         if any(issubclass(c, Mechanism) for c in accepted):
             yield field.name, [m for c in accepted for m in _mechanisms(c)]
@@ -247,7 +247,7 @@ def _choices(cls: type) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _mechanisms(cls: type[Mechanism]) -> Iterator[Mechanism]:
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(cls)}
     laws = [name for name in NOISE_VALUES if name in fields]
     known = {name: VALUES[name] for name in fields if name in VALUES}
     for name, field in fields.items():

@@ -132,7 +132,7 @@ def _sampled_step(bench: Workbench, plan: Plan, setting: Setting, rate: float) -
     """A party that is there by a secret coin, against one that is not there: a mixture of two Gaussians and one."""
     event = plan.issued[0][plan.issued[1][0, 0]].event
     assert event is not None
-    everybody = dataclasses.replace(plan.algorithm, selection=All())  # type: ignore[type-var]
+    everybody = dataclasses.replace(plan.algorithm, selection=All())
     ratio = _shift(bench, dataclasses.replace(plan, algorithm=everybody), setting)
     x = np.linspace(-14.0, 14.0 + SAMPLED_ORDERS.max() * ratio, 40_001)
     out, there = -(x**2) / 2, -((x - ratio) ** 2) / 2

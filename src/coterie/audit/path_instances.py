@@ -18,7 +18,7 @@ _NOISE: dict[str, Any] = {"noise_multiplier": NOISE_VALUES["noise_multiplier"]}
 _PROXIMAL: dict[str, Any] = {"prox_step": VALUES["prox_step"][0], "relaxation": VALUES["relaxation"][0], **_NOISE}
 _PENALTY_PERTURBED: Any = (
     "penalty-perturbed-admm",
-    PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=1.0, **_NOISE), dual_step=1.0),  # type: ignore[arg-type]
+    PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=1.0, **_NOISE), dual_step=1.0),
 )
 _ONE_RECORD: dict[str, Any] = {"records_per_party": 1}
 # an algorithm that uses the path, and what is special about the problem it is examined on

@@ -199,7 +199,7 @@ def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:
     bounds: dict[str, float] = {}
     for name in ("gaussian", "rdp", "pure"):
         try:
-            bounds[name] = plan.epsilon(delta, accountant=name)  # type: ignore[arg-type]
+            bounds[name] = plan.epsilon(delta, accountant=name)
         except InputError:  # this accountant does not know the plan's events
             continue
     used = min(bounds, key=lambda name: bounds[name])

@@ -69,7 +69,7 @@ class Program:
         mechanism: Any = plan.algorithm.mechanism.beyond_grants()
         index = plan.issued[1]
         work = plan.n_rounds * repeats * sum(plan.facts.sizes) * plan.facts.n_features
-        algorithm: Any = dataclasses.replace(plan.algorithm, mechanism=mechanism)  # type: ignore[type-var]
+        algorithm: Any = dataclasses.replace(plan.algorithm, mechanism=mechanism)
         return cls(
             algorithm=without_numbers(algorithm, numbers_in(plan)),
             problem=plan.problem,

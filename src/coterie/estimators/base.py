@@ -174,7 +174,7 @@ class PrivateLinearModel(BaseEstimator):
                 raise InputError(
                     f"{missing}: missing; epsilon, delta and adjacency are needed, or privacy=Privacy(...)"
                 )
-            return Privacy(**words)  # type: ignore[arg-type]  # none of them is None
+            return Privacy(**words)
         if said:
             raise InputError(f"privacy: got one beside {', '.join(said)}; say it in one of the two ways")
         if not isinstance(self.privacy, Privacy):

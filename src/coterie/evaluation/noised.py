@@ -164,7 +164,7 @@ class PrivateScorer:
     def __post_init__(self) -> None:
         if self.metric not in ("accuracy", "auc"):
             raise InputError(f"metric: got {self.metric!r}; accuracy or auc is needed")
-        if not isinstance(self.ledger, Spending):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.ledger, Spending):
             raise InputError(f"ledger: got a {type(self.ledger).__name__}; a coterie.Spending is needed")
 
     def __call__(self, model: Any, X: Any, y: Any, *, parties: Any = None) -> float:

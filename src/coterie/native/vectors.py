@@ -110,7 +110,7 @@ def _arithmetic(operation: Any, name: str) -> None:
         return left(left, right), build
 
     @overload(operation)
-    def chosen(left, right):  # pyright: ignore[reportUnusedFunction]
+    def chosen(left, right):
         if isinstance(left, Lanes) and left == right:
             return lambda left, right: apply(left, right)
         return None

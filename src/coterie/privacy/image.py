@@ -32,7 +32,7 @@ from coterie.privacy.sampling import STEPS
 from coterie.problems.losses import Loss
 from coterie.problems.problem import Problem, Records
 from coterie.problems.regularisers import L2
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 
@@ -84,7 +84,7 @@ class ImageNoise(Mechanism):
 
     A: Matrix
     prox_step: float
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     law = "gaussian"
 
     def __post_init__(self) -> None:

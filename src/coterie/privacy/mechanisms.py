@@ -7,7 +7,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
@@ -17,7 +17,7 @@ from coterie.privacy.noise import Law
 from coterie.privacy.observers import Observer
 from coterie.privacy.sampling import STEPS
 from coterie.problems.problem import Problem
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 Unit = Literal["record", "party"]
@@ -128,6 +128,8 @@ class PartyFacts:
 class Mechanism:
     """Issues the grants of one algorithm. Fields that are Schedules may vary by round and party."""
 
+    # every mechanism is a dataclass
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     law: Law | None  # None: no noise is drawn
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
@@ -147,10 +149,10 @@ class Mechanism:
         return self.changed(**neutral) if neutral else self
 
     def changed(self, **fields: Any) -> Any:
-        return dataclasses.replace(self, **fields)  # type: ignore[type-var]
+        return dataclasses.replace(self, **fields)
 
     def schedules(self) -> dict[str, Schedule]:
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if isinstance(value, Schedule)}
 
     def values(self, t: int, party: int) -> tuple[float, ...]:
@@ -208,7 +210,7 @@ class GaussianGradient(Mechanism):
     `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs.
     """
 
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     clip: float | None = None
     law = "gaussian"
 

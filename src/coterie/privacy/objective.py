@@ -14,14 +14,14 @@ from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism, PartyFacts
 from coterie.privacy.noise import Law
 from coterie.problems.problem import Problem
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import NOT_GIVEN, OptionalScheduleField, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 
 class _GraphMechanism(Mechanism):
     """Has a penalty eta_i(t), which gives a party with V_i neighbours the curvature 2 eta_i V_i."""
 
-    penalty: Schedule
+    penalty: ScheduleField
 
     def bounds(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> ArgminBounds:
         return ArgminBounds(problem, facts, curvature=2 * self.penalty.at(t, party) * facts.degree)
@@ -32,7 +32,7 @@ class _GraphMechanism(Mechanism):
 class NoNoise(_GraphMechanism):
     """The exact minimiser, released as it is: no privacy."""
 
-    penalty: Schedule
+    penalty: ScheduleField
     law = None
 
     def __post_init__(self) -> None:
@@ -45,8 +45,8 @@ class NoNoise(_GraphMechanism):
 class _GammaOrGaussian(Mechanism):
     """Exactly one of `noise_multiplier` (Gaussian: standard deviation over sensitivity) and `noise_rate` (gamma)."""
 
-    noise_multiplier: Schedule | None
-    noise_rate: Schedule | None
+    noise_multiplier: OptionalScheduleField
+    noise_rate: OptionalScheduleField
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.noise_rate is None):
@@ -81,9 +81,9 @@ class PenaltyPerturbation(_GammaOrGaussian, _GraphMechanism):
     `noise_rate` is the paper's alpha: density of the noise vector proportional to exp(-alpha |noise|).
     """
 
-    penalty: Schedule
-    noise_multiplier: Schedule | None = None
-    noise_rate: Schedule | None = None
+    penalty: ScheduleField
+    noise_multiplier: OptionalScheduleField = NOT_GIVEN
+    noise_rate: OptionalScheduleField = NOT_GIVEN
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         bounds, (multiplier, rate) = self.bounds(t, party, problem, facts), self.levels(t, party)
@@ -103,9 +103,9 @@ class PenaltyPerturbation(_GammaOrGaussian, _GraphMechanism):
 class LinearPerturbation(_GammaOrGaussian, _GraphMechanism):
     """A linear term noise . f in the objective; `noise_rate` is its rate in gradient units."""
 
-    penalty: Schedule
-    noise_multiplier: Schedule | None = None
-    noise_rate: Schedule | None = None
+    penalty: ScheduleField
+    noise_multiplier: OptionalScheduleField = NOT_GIVEN
+    noise_rate: OptionalScheduleField = NOT_GIVEN
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         return self.bounds(t, party, problem, facts).with_linear_noise(*self.levels(t, party))
@@ -116,8 +116,8 @@ class LinearPerturbation(_GammaOrGaussian, _GraphMechanism):
 class SoloPerturbation(_GammaOrGaussian):
     """A linear noise term in a party's own problem, which no neighbour holds; `extra_l2` makes it strongly convex."""
 
-    noise_multiplier: Schedule | None = None
-    noise_rate: Schedule | None = None
+    noise_multiplier: OptionalScheduleField = NOT_GIVEN
+    noise_rate: OptionalScheduleField = NOT_GIVEN
     extra_l2: float = 0.0
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
@@ -130,9 +130,9 @@ class SoloPerturbation(_GammaOrGaussian):
 class OutputPerturbation(_GammaOrGaussian, _GraphMechanism):
     """Noise on the exact minimiser before it is broadcast; `noise_rate` is per unit of the coefficients."""
 
-    penalty: Schedule
-    noise_multiplier: Schedule | None = None
-    noise_rate: Schedule | None = None
+    penalty: ScheduleField
+    noise_multiplier: OptionalScheduleField = NOT_GIVEN
+    noise_rate: OptionalScheduleField = NOT_GIVEN
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         multiplier, rate = self.levels(t, party)
@@ -151,9 +151,9 @@ class DualPerturbation(_GraphMechanism):
     proof needs; the loss that is reported is that of the noise that is drawn.
     """
 
-    penalty: Schedule
-    step_epsilon: Schedule | None = None
-    noise_multiplier: Schedule | None = None
+    penalty: ScheduleField
+    step_epsilon: OptionalScheduleField = NOT_GIVEN
+    noise_multiplier: OptionalScheduleField = NOT_GIVEN
     as_published: bool = False
 
     def __post_init__(self) -> None:

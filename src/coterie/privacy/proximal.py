@@ -1,7 +1,7 @@
 """Mechanisms of the fixed-point family: private ADMM as noisy fixed-point iterations (Cyffers, Bellet & Basu, 2023).
 
-With gamma = `prox_step`, x = prox_{gamma f}(2z - u) and u+ = u + 2 relaxation (x - z), they differ in what is noised, and
-so in what pays (`proximal_bounds` has the lengths):
+With gamma = `prox_step`, x = prox_{gamma f}(2z - u) and u+ = u + 2 relaxation (x - z), they differ in what is noised,
+and so in what pays (`proximal_bounds` has the lengths):
 
     LocalNoise      M1  every move x - z, by its own party          one step
     SumNoise        M2  the sum of 2 relaxation (x - z)             2 relaxation (one step + state)
@@ -24,7 +24,7 @@ from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.proximal_bounds import ProximalBounds
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
 from coterie.problems.problem import Problem
-from coterie.schedules import Schedule, as_schedule
+from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
 
@@ -34,7 +34,7 @@ class ProximalMechanism(Mechanism):
 
     prox_step: float
     relaxation: float
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     clip: float | None
     spread_l2: bool
     law = "gaussian"
@@ -128,7 +128,7 @@ class LocalNoise(_MoveMechanism):
 
     prox_step: float
     relaxation: float
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     clip: float | None = None
     spread_l2: bool = False
 
@@ -151,7 +151,7 @@ class WalkNoise(_MoveMechanism):
 
     prox_step: float
     relaxation: float
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     clip = None
     spread_l2 = False
 
@@ -206,7 +206,7 @@ class SumNoise(_SumMechanism):
 
     prox_step: float
     relaxation: float
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     clip: float | None = None
     spread_l2: bool = False
 
@@ -259,7 +259,7 @@ class BroadcastNoise(_SumMechanism):
 
     prox_step: float
     relaxation: float
-    noise_multiplier: Schedule
+    noise_multiplier: ScheduleField
     clip: float | None = None
     spread_l2: bool = False
 

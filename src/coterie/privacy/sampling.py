@@ -263,7 +263,7 @@ class _Number:
     def ends(self, margin: int) -> tuple[Any, Any]:
         """Between which U lies, as numbers of `margin` more bits than are known."""
         self.context.prec = self.bits + margin
-        return tuple(self.context.ldexp(self.context.mpf(end), -self.bits) for end in (self.known, self.known + 1))  # type: ignore[return-value]
+        return tuple(self.context.ldexp(self.context.mpf(end), -self.bits) for end in (self.known, self.known + 1))
 
     def uniform(self, bits: int) -> Any:
         while self.bits < bits or self.known == 0:

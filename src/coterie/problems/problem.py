@@ -61,7 +61,10 @@ class Problem:
 
     def weight_of_one_record(self, size: int) -> float:
         """w_i: what a record of sample and class weight 1 weighs at a party with `size` records."""
-        return self.record_weight if self.record_weight is not None else self.party_weight / size  # type: ignore[operator]
+        if self.record_weight is not None:
+            return self.record_weight
+        assert self.party_weight is not None  # exactly one is given
+        return self.party_weight / size
 
     def largest_record_weight(self, size: int, facts: Facts) -> float:
         """Public bound on the weight of any record, with sample and class weights at their largest."""

@@ -6,7 +6,7 @@ constraints are not divided, every party keeps them whole.
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from coterie.serialise import serialisable
 
 
 class Regulariser:
+    # every regulariser is a dataclass
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     l2: float
     smooth: ClassVar[bool] = False  # True: nothing beyond the l2 term
 

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -86,21 +87,21 @@ def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
     secret = Poisson(probability=RATE, seed=None)
     if not method.startswith("M"):
         return NoisyGradientDescent(
-            mechanism=GaussianGradient(noise_multiplier=multiplier, clip=setting.clip),  # type: ignore[arg-type]
+            mechanism=GaussianGradient(noise_multiplier=multiplier, clip=setting.clip),
             regulariser=regulariser,
-            step=setting.step,  # type: ignore[arg-type]
+            step=setting.step,
             channel=Curator(),
             selection=secret if method == "DP-SGD" else EVERYBODY_WORKS,
         )
-    proximal = {"prox_step": setting.step * N, "relaxation": setting.relaxation, "noise_multiplier": multiplier}
+    steps: Any = {"prox_step": setting.step * N, "relaxation": setting.relaxation, "noise_multiplier": multiplier}
     if method == "M1":
         selection = Sample(count=int(RATE * N), seed=0)
-        mechanism = LocalNoise(**proximal, clip=setting.clip)  # type: ignore[arg-type]
+        mechanism = LocalNoise(**steps, clip=setting.clip)
         return LocallyNoisedADMM(mechanism=mechanism, regulariser=regulariser, selection=selection)
     if method == "M2":
-        mechanism = SumNoise(**proximal, clip=setting.clip)  # type: ignore[arg-type]
+        mechanism = SumNoise(**steps, clip=setting.clip)
         return SumNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator(), selection=secret)
-    mechanism = BroadcastNoise(**proximal, clip=setting.clip / setting.step)  # type: ignore[arg-type]
+    mechanism = BroadcastNoise(**steps, clip=setting.clip / setting.step)
     return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator())
 
 

@@ -63,6 +63,6 @@ def plan_at(method: str, size: int, epsilon: float, *, most_rounds: int) -> Plan
     if method in GROWING:
         mechanism: Any = algorithm.mechanism
         penalty = dataclasses.replace(mechanism.penalty, ratio=GROWTH)
-        algorithm = dataclasses.replace(algorithm, mechanism=mechanism.changed(penalty=penalty))  # type: ignore[type-var]
+        algorithm = dataclasses.replace(algorithm, mechanism=mechanism.changed(penalty=penalty))
     plan = Plan.make(algorithm, PROBLEM, topology, facts, rounds=rounds, adjacency="replace-one")
     return plan.calibrate(epsilon, DELTA)

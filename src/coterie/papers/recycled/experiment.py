@@ -66,7 +66,7 @@ def recycled(penalty: Schedule, *, gamma: float = GAMMA, noise_rate: float | Non
     if noise_rate is None:
         mechanism: Any = NoNoise(penalty=penalty)
     else:
-        mechanism = LinearPerturbation(penalty=penalty, noise_rate=noise_rate)  # type: ignore[arg-type]
+        mechanism = LinearPerturbation(penalty=penalty, noise_rate=noise_rate)
     return RecycledADMM(mechanism=mechanism, dual_step=penalty, recycle_weight=gamma, as_published=penalty.per_party)
 
 

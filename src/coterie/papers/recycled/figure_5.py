@@ -59,15 +59,15 @@ def _recycled_plans(alpha: float, scale: Scale) -> dict[str, Plan]:
 
 
 def _dual(step_epsilon: float, scale: Scale, *, as_published: bool) -> Plan:
-    mechanism = DualPerturbation(penalty=1.0, step_epsilon=step_epsilon, as_published=as_published)  # type: ignore[arg-type]
-    algorithm = DualPerturbedADMM(mechanism=mechanism, dual_step=1.0)  # type: ignore[arg-type]
+    mechanism = DualPerturbation(penalty=1.0, step_epsilon=step_epsilon, as_published=as_published)
+    algorithm = DualPerturbedADMM(mechanism=mechanism, dual_step=1.0)
     return five_nodes().plan(algorithm, l2=L2, rounds=scale.iterations)
 
 
 def _penalty(noise_rate: float, scale: Scale) -> Plan:
     penalty = Schedule(M_GROWTH, M_GROWTH)
-    mechanism = PenaltyPerturbation(penalty=penalty, noise_rate=noise_rate)  # type: ignore[arg-type]
-    algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)  # type: ignore[arg-type]
+    mechanism = PenaltyPerturbation(penalty=penalty, noise_rate=noise_rate)
+    algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)
     return five_nodes().plan(algorithm, l2=L2, rounds=scale.iterations)
 
 
