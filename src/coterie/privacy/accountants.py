@@ -3,15 +3,13 @@
 A ledger is a list of (event, count): what one party's records have paid, rounds that cost the same counted together.
 """
 
-# pyright: reportMissingTypeStubs=false
-
 import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from coterie.errors import InputError, MissingExtraError
 from coterie.privacy.events import Event, Gaussian, PoissonGaussian
@@ -122,7 +120,8 @@ def gaussian_multiplier(eps: float, delta: float) -> float:
 def pld_epsilon(ledger: Ledger, delta: float, grid: float = 1e-4) -> float:
     """Numerical composition of privacy loss distributions through dp-accounting (pessimistic rounding)."""
     try:
-        from dp_accounting.pld import privacy_loss_distribution as pld  # slow to import, so only here
+        # slow to import, so only here
+        from dp_accounting.pld import privacy_loss_distribution as pld  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
         raise MissingExtraError("accountant 'pld' needs dp-accounting: pip install 'coterie[pld]'") from None
     total = pld.identity(grid)
@@ -145,7 +144,7 @@ def pld_epsilon(ledger: Ledger, delta: float, grid: float = 1e-4) -> float:
 
 
 def _privacy_parameters(eps: float) -> Any:
-    from dp_accounting.pld.common import DifferentialPrivacyParameters
+    from dp_accounting.pld.common import DifferentialPrivacyParameters  # pyright: ignore[reportMissingTypeStubs]
 
     return DifferentialPrivacyParameters(eps)
 

@@ -10,11 +10,6 @@ Gamma noise b of rate s costs s G + r ln(1 + k); Gaussian noise is priced by `ev
 minimiser itself has sensitivity G / Lambda.
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-# pyright: reportIncompatibleVariableOverride=false
-
 import dataclasses
 import math
 

@@ -1,9 +1,5 @@
 """The step of `grants.ArgminGrant` in two parts, for engines that minimise in between by code of their own."""
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false
-
 import jax
 import jax.numpy as jnp
 
@@ -19,11 +15,13 @@ def asked(
     """What is to be minimised together with the problem, if it is the one that was priced, over the party's records."""
     grant.priced(problem)
     release_noise, _ = noise.value
-    return grant._subproblem(as_issued(release_noise, "noise"), linear=linear, target=target)
+    release_noise = as_issued(release_noise, "noise")
+    return grant._subproblem(release_noise, linear=linear, target=target)  # pyright: ignore[reportPrivateUsage]
 
 
 def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Array) -> Release:
     """The minimiser with its output noise; NaN, which engines must not send, where the norm of its gradient misses the
     tolerance."""
     _, output_noise = noise.value
-    return grant._released(jnp.where(bound <= as_issued(grant.scales.tolerance, "scale"), f, jnp.nan), output_noise)
+    f = jnp.where(bound <= as_issued(grant.scales.tolerance, "scale"), f, jnp.nan)
+    return grant._released(f, output_noise)  # pyright: ignore[reportPrivateUsage]

@@ -4,14 +4,12 @@ Curves have two rows, one per direction of the divergence, because zero-out adja
 row 0 is D(with the record || without it), row 1 is D(without || with). For replace-one both rows are equal.
 """
 
-# pyright: reportMissingTypeStubs=false
-
 import dataclasses
 import math
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr
+from scipy.special import gammaln, log_ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.serialise import serialisable

@@ -4,10 +4,6 @@ Grants are made by mechanisms and cannot be altered, so noise and accounting can
 grant carries only its scales (an array pytree); its event stays on the host with the plan.
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-
 import math
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -43,6 +39,7 @@ class Grant:
     the event was priced for, as one party sees it."""
 
     __slots__ = ("event", "problem", "scales")
+    scales: Any
     Scales: ClassVar[type]
     uses: ClassVar[dict[Purpose, Use]] = {"release": "value"}  # the draws of a step, and where they go
     size_of_noise: ClassVar[str] = "noise_std"  # on the value that is released, among the scales
@@ -58,9 +55,12 @@ class Grant:
         raise TypeError(f"a {type(self).__name__} cannot be changed: noise and price must agree")
 
     def __init_subclass__(cls) -> None:
-        jax.tree_util.register_pytree_node(
+        def flatten(grant: Grant) -> tuple[Any, Any]:
+            return (grant.scales,), grant.problem
+
+        jax.tree_util.register_pytree_node(  # pyright: ignore[reportUnknownMemberType]
             cls,
-            lambda g: ((g.scales,), g.problem),
+            flatten,
             lambda problem, children: cls(children[0], None, cast(Problem, problem), _SEAL),
         )
 
@@ -189,7 +189,7 @@ class GradientSumGrant(SumGrant):
         # a record's gradient is the outer product of its row and its slopes
         if coordinates is None:
             part = None
-            norms = jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1)
+            norms = cast(jax.Array, jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1))
         else:
             part = jnp.where(needs_public(coordinates) > 0, 1.0, 0.0)
             norms = jnp.sqrt(((records.X**2 @ part.reshape(-1, n_outputs)) * slopes**2).sum(axis=1))

@@ -7,11 +7,6 @@ A record's row becomes R'^-1 x_n, at most 1/w times as long as before, w being A
 it A x, moves by at most gamma G/w. Noise on y is noise on A x inside the range of A; outside of it A x tells nothing.
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-# pyright: reportIncompatibleVariableOverride=false
-
 import dataclasses
 import math
 from functools import partial
@@ -69,7 +64,7 @@ def _solve(loss: Loss, records: Records, target: Any, basis: Any, scales: ImageS
         loss,
         L2(0.0),
         Records(rows, records.y, records.weight),
-        linear=jnp.zeros_like(target),
+        linear=jnp.zeros_like(target),  # pyright: ignore[reportUnknownMemberType]
         target=target,
         curvature=scales.curvature,
         tolerance=scales.tolerance,

@@ -1,10 +1,5 @@
 """Mechanisms turn public facts into grants; a theorem's hypotheses and formulas live here and in `objective`."""
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-# pyright: reportIncompatibleVariableOverride=false
-
 import dataclasses
 import math
 from typing import Any, ClassVar, Literal

@@ -8,8 +8,6 @@ law of the rounded continuous draw. "discrete-gaussian" has probabilities propor
 whole numbers of steps. `sampling` has the laws; sources differ in where their words come from.
 """
 
-# pyright: reportMissingTypeStubs=false
-
 import dataclasses
 import functools
 import hashlib

@@ -1,8 +1,6 @@
 """Mechanisms that release the minimiser of a noised objective, or a minimiser with noise on top."""
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# `law` is a property where it depends on which noise was given:
 # pyright: reportIncompatibleVariableOverride=false
 
 import dataclasses

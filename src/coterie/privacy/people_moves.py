@@ -14,8 +14,9 @@ The kernel is `native.moves`. It is handed its scales here and nowhere else, wha
 `release`, and `check_kernel` compares it with the general step before it is used.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+# JAX is only partly typed:
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 import functools
 from collections.abc import Sequence

@@ -4,10 +4,6 @@ With u = common + share x and a step's gradient part p x,  u + 2 r ((2 centre - 
 again. What is left for each person is the score of a row, one number to find, and a share of the row in the sum.
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,7 +72,11 @@ def few_enough(grant: StateGrant, n_people: int) -> bool:
 
 def with_search(loss: Loss, y: jax.Array, start: jax.Array, stiffness: jax.Array) -> tuple[jax.Array, jax.Array]:
     """As many steps as the slowest person needs: a loop, in which everything is read and written in every step."""
-    return jax.vmap(lambda y, s, k: slope_on_line(loss, y, start=s, stiffness=k))(y, start, stiffness)
+
+    def of_one(y: jax.Array, start: jax.Array, stiffness: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return slope_on_line(loss, y, start=start, stiffness=stiffness)
+
+    return jax.vmap(of_one)(y, start, stiffness)
 
 
 def in_few_steps(loss: Loss, y: jax.Array, start: jax.Array, stiffness: jax.Array) -> tuple[jax.Array, jax.Array]:

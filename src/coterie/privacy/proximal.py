@@ -8,11 +8,6 @@ and so in what pays (`proximal_bounds` has the lengths):
     BroadcastNoise  M3  the sum of the states, before it is used    state
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-# pyright: reportIncompatibleVariableOverride=false
-
 import dataclasses
 import math
 

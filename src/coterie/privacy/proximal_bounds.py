@@ -12,9 +12,6 @@ u+ = u + 2 relaxation (x - z). With l2 carried inside f, stretch = 1 + gamma l2 
                 between l2 and l2 + smoothness, so the states stay within 2 relaxation (gamma G/stretch)/(1 - c)
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false
-
 import dataclasses
 import math
 

@@ -8,10 +8,6 @@ u+ = u + 2 relaxation (x - z). The three grants differ in what is noised (mechan
     StateGrant     the sum of all parties' states; states stay clean and private
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -111,7 +107,7 @@ def _gradient_part(loss: Loss, records: Records, point: Any, scales: ProxScales,
             loss,
             L2(0.0),
             records,
-            linear=jnp.zeros_like(point),
+            linear=jnp.zeros_like(point),  # pyright: ignore[reportUnknownMemberType]
             target=point * (scales.curvature / total),
             curvature=total,
             tolerance=scales.tolerance,

@@ -3,9 +3,9 @@
 `check_flow` guards against honest mistakes, not against hostile code: Python can always reach around it.
 """
 
-# JAX is only partly typed:
+# JAX's inner parts are hardly typed:
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple

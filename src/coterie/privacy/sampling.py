@@ -22,9 +22,6 @@ the absolute part for the halves of units that are lost where Z is near 0. It is
 relied on must not change with a library's next release.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
-
 import copy
 import math
 import threading
@@ -250,7 +247,7 @@ class _Number:
     @property
     def context(self) -> Any:
         if not hasattr(_contexts, "mp"):
-            import mpmath
+            import mpmath  # pyright: ignore[reportMissingTypeStubs]
 
             _contexts.mp = mpmath.MPContext()
         return _contexts.mp

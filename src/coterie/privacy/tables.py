@@ -1,8 +1,5 @@
 """Noise on tables of counts: one for each party's table, or one for the sum of all."""
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -30,8 +27,8 @@ class TableGrant(SumGrant):
 
     def counted(self, tables: np.ndarray) -> Contribution:
         """Tables of several parties, (party, cell), for a sum."""
-        return contribute(jnp.asarray(tables))
+        return contribute(jnp.asarray(tables))  # pyright: ignore[reportUnknownMemberType]
 
     def noised(self, tables: np.ndarray, noise: UnitNoise) -> Release:
         """Each party's own, (party, cell)."""
-        return seal(jnp.asarray(tables), steps_of(noise.value[0]), self._issued_grid())
+        return seal(jnp.asarray(tables), steps_of(noise.value[0]), self._issued_grid())  # pyright: ignore[reportUnknownMemberType]
