@@ -76,7 +76,7 @@ def test_lasso_with_squared_loss(l1):
     np.testing.assert_array_equal(model.coefficients_ == 0, plain.coef_ == 0)
 
 
-def test_the_penalised_constant_column_keeps_rows_within_the_bound():
+def test_the_regularised_constant_column_keeps_rows_within_the_bound():
     model = PrivateRidge(**EXACT, bounds=0.7).fit(X * 1e9, SCORE)
     norms = np.linalg.norm(model.design(np.vstack([X * 1e9, X * 1e200, np.zeros((1, 4))])), axis=1)
     assert norms.max() <= 0.7 * (1 + 1e-15)

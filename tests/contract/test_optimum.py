@@ -1,7 +1,7 @@
 """With noise off, every party reaches the pooled optimum to 1e-8, on any graph, with equal and unequal parties.
 
 The references know nothing of parties: scikit-learn for logistic regression (`sample_weight` carries all weights, the
-intercept is a penalised constant column as in the federation), cvxpy with clarabel for the other losses.
+intercept is a regularised constant column as in the federation), cvxpy with clarabel for the other losses.
 """
 
 import cvxpy as cp
@@ -239,7 +239,7 @@ def test_other_losses_and_regularisers_reach_clarabels_optimum(problem):
 
 
 def test_three_classes_reach_scikit_learns_optimum():
-    """Without an intercept the penalised softmax optimum is unique, so coefficients can be compared."""
+    """Without an intercept the regularised softmax optimum is unique, so coefficients can be compared."""
     federation = make_federation(SIZES["unequal"], labels=("a", "b", "c"))
     problem = Problem(loss=Multinomial(3), regulariser=L2(2.0), record_weight=1.0)
     models = party_models(federation, problem, ConsensusADMM.with_penalty(1.0), "complete", 400)

@@ -3,7 +3,7 @@ and back from a fitted model to plain scikit-learn objects.
 
     design row = (x projected to norm <= bounds, INTERCEPT_SHARE * bounds) / sqrt(1 + INTERCEPT_SHARE^2)
 
-so that a design row has norm <= bounds too. The constant is a column like any other: penalised, and paid for in
+so that a design row has norm <= bounds too. The constant is a column like any other: regularised, and paid for in
 noise. At one half it raises the sensitivity by 12 %; at one, by 41 % for an intercept that is barely freer.
 """
 
