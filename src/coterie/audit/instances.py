@@ -90,7 +90,7 @@ class Setting:
 # records so light that coefficients stay where the hinge is a straight line: releases are then affine in the noise
 # and one record moves them by all of the declared sensitivity
 LIGHT = Setting(record_weight=0.01, rounds=2, epsilon=3.0)
-# records whose curvature matters beside that of the penalties
+# records whose curvature matters beside that of penalty and regulariser
 HEAVY = Setting(record_weight=1.0, rounds=1, epsilon=3.0)
 
 
