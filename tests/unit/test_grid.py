@@ -82,14 +82,15 @@ def sealed(value, steps, grid):
 def test_what_leaves_is_a_function_of_the_exact_whole_number(value):
     """Also where value and noise no longer fit a double together: the same exact sum gives the same bits."""
     grid = 0.1
-    k = round(value / grid)
+    per_unit = 1 / grid
+    k = round(value * per_unit)
     for n in (0, 1, -7, 12345):
         out = sealed(value, float(n), grid)
         assert out == float(k + n) * grid
         # from another value that is `shift` steps away, noise that makes up for it leads to the same release
         for shift in (1, -3, 1000):
             other = float((k + shift) * grid)
-            if round(other / grid) == k + shift:
+            if round(other * per_unit) == k + shift:
                 assert sealed(other, float(n - shift), grid) == out
 
 
