@@ -33,6 +33,8 @@ SECOND_TIER = {
         "test_block_iteration",
         "test_engine",
         "test_estimators_optimum",
+        "test_estimators_sklearn",
+        "test_fixed_point_family",
         "test_graph_family",
         "test_interrupted_runs",
         "test_mpi_engine",

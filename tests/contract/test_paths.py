@@ -214,6 +214,7 @@ def test_paths_that_are_not_there_or_not_possible_are_refused():
 # --- several plans --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_plans_of_several_algorithms_and_lengths_in_one_program(monkeypatch):
     data = DENSE
     gradient = NoisyGradientDescent(
@@ -326,6 +327,7 @@ def test_a_block_that_missed_a_tolerance_is_computed_again(case, spoiled, monkey
     np.testing.assert_allclose(found.releases, right.releases, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_only_the_program_that_missed_is_computed_again(spoiled, monkeypatch):
     """The last problem is one of the second program's."""
     plans = [plan_of(algorithm, DENSE, rounds=3) for algorithm in (penalty_perturbed(), recycled())]

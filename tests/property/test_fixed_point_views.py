@@ -150,7 +150,8 @@ def test_two_hundred_parties(name, loss):
     federation, neighbour = pair(loss, 200, "replace-one")
     plan = make_plan(ALGORITHMS[name], federation.facts, "replace-one", loss, rounds=400 if name == "walk" else 3)
     exact, stated = exact_rdp_per_order(plan, federation, neighbour), stated_rdp_per_order(plan)
-    assert exact <= stated * (1 + 1e-6)
+    # two hundred states that are rounded alike are not quite affine in the noise of the round before: 200/2 steps
+    assert exact <= stated * (1 + 2 * 100 * 2.0**-26)
     if loss is LINEAR and name == "M3":
         assert exact >= 0.99 * stated
 
