@@ -21,7 +21,7 @@ test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tools/lowest_versions.py sklearn parquet report > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[sklearn,parquet,report]' pytest hypothesis
-	JAX_ENABLE_COMPILATION_CACHE=false .venv-lowest/bin/pytest -m "not slow" $(LOWEST_TESTS)
+	JAX_ENABLE_COMPILATION_CACHE=false .venv-lowest/bin/pytest $(LOWEST_TESTS)
 
 audit-calibration: .venv/installed
 	$(BIN)/python benchmarks/audit_calibration.py
