@@ -157,12 +157,12 @@ MUTANTS = {
         gradient(Curator()), gradient(Curator(), squared("noise_std")), "gaussian-view", RECORD
     ),
     "one party's noise dropped from a secure sum": Mutant(
-        gradient(SecureSum()), gradient(parts.ShareDropped()), "gaussian-view", RECORD
+        gradient(SecureSum()), gradient(parts.ShareDropped()), "plan", RECORD
     ),
     "shares of a secure sum too small": Mutant(
         fixed_point(SumNoisedADMM, SumNoise(**STEP, clip=0.002), channel=SecureSum()),
         fixed_point(SumNoisedADMM, SumNoise(**STEP, clip=0.002), channel=parts.SharesTooSmall()),
-        "noise-law",
+        "plan",
         PARTY,
     ),
     "sum priced by one part of its sensitivity": Mutant(

@@ -111,7 +111,8 @@ def check(bench: Workbench) -> Measured:
         return Measured(stated=bench.stated, applicable=False, detail=detail)
     pair = GaussianPair((one.mean, two.mean), (one.response, two.response))
     exact, stated = pair.rdp(ORDERS), stated_curve(bench.plan, ORDERS)
-    over = exact > stated * (1 + 1e-6)
+    # what is released is rounded to a grid, so the map read off the probes is off by 2^-26, times the order
+    over = exact > stated * (1 + 1e-6 + ORDERS * 2.0**-24)
     detail = ""
     if over.any():
         side, place = np.argwhere(over)[0]
