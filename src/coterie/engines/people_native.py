@@ -141,6 +141,9 @@ def _public_participants(plan: Plan) -> AtWork:
 
 def _listed(table: np.ndarray) -> AtWork:
     """Round after round, in order."""
-    ends = np.cumsum(np.count_nonzero(table, axis=1))
-    who = np.flatnonzero(table) % table.shape[1]
-    return AtWork(who.astype(np.uint32), np.concatenate([[0], ends[:-1]]), ends)
+    n_rounds, n = table.shape
+    flat = np.flatnonzero(table)
+    ends = np.searchsorted(flat, np.arange(1, n_rounds + 1) * n)
+    begins = np.concatenate([[0], ends[:-1]])
+    who = flat - np.repeat(np.arange(n_rounds) * n, ends - begins)
+    return AtWork(who.astype(np.uint32), begins, ends)

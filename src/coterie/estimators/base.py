@@ -35,6 +35,7 @@ class PrivateLinearModel(BaseEstimator):
     What is promised, in one of two ways:
 
     epsilon, delta, adjacency: the three words that are always needed; everything else as in `Privacy`.
+    trust: beside them, who is trusted with sums, as in `Privacy`.
     privacy: a `Privacy`, which also says what is protected, who is trusted, and which ledger is charged.
 
     The data:
@@ -61,6 +62,7 @@ class PrivateLinearModel(BaseEstimator):
     epsilon: float | None = None
     delta: float | None = None
     adjacency: str | None = None
+    trust: str | None = None
     privacy: Privacy | None = None
     bounds: float = 1.0
     weight_bound: float = 1.0
@@ -167,10 +169,12 @@ class PrivateLinearModel(BaseEstimator):
     def _promise(self) -> Privacy:
         """What is promised, in whichever of the two ways it was said."""
         words = {"epsilon": self.epsilon, "delta": self.delta, "adjacency": self.adjacency}
+        missing = ", ".join(name for name, value in words.items() if value is None)
+        if self.trust is not None:
+            words["trust"] = self.trust
         said = [name for name, value in words.items() if value is not None]
         if self.privacy is None:
-            if len(said) < len(words):
-                missing = ", ".join(name for name in words if name not in said)
+            if missing:
                 raise InputError(
                     f"{missing}: missing; epsilon, delta and adjacency are needed, or privacy=Privacy(...)"
                 )

@@ -73,6 +73,7 @@ class Coins:
             return np.ones(size, dtype=bool)
         sixteen = self._words(-(-size // 4)).view(np.uint16)[:size]
         rest, whole = math.modf(rate * 2**16)
+        whole = np.uint16(whole)  # else the words would be compared as doubles
         heads = sixteen < whole
         ties = np.flatnonzero(sixteen == whole)
         heads[ties] = self(len(ties)) < rest

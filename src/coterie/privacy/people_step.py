@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from coterie.minimisers.one_record import slope_in_few_steps, slope_on_line
 from coterie.privacy.proximal_grants import StateGrant
-from coterie.privacy.release import Subtotal, add_up_near, contribute, keep
+from coterie.privacy.release import Subtotal, add_up_along, contribute, keep
 from coterie.problems.losses import Loss
 from coterie.problems.problem import Problem
 
@@ -58,8 +58,9 @@ def advance_people(
     after = PeopleStates(
         states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
     )
-    each = after.common[None] + rows * after.share[:, None]
-    return jax.tree.map(keep, after), add_up_near(contribute(each).value, after.common, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
+    shares = contribute(after.share).value
+    subtotal = add_up_along(after.common, shares, rows, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
+    return jax.tree.map(keep, after), subtotal
 
 
 def few_enough(grant: StateGrant, n_people: int) -> bool:

@@ -142,13 +142,13 @@ def add_up(values: jax.Array, grid: jax.Array) -> "Subtotal":
     return Subtotal(jnp.stack([high.sum(axis=0), low.sum(axis=0)]), _SEAL)
 
 
-def add_up_near(values: jax.Array, near: jax.Array, grid: jax.Array) -> "Subtotal":
-    """The same for values that all lie near a public one: of so many that they are gone through once, the distances,
-    which must add up to less than 2^53 steps."""
-    common = _steps(near, grid)
+def add_up_along(near: jax.Array, shares: jax.Array, rows: jax.Array, grid: jax.Array) -> "Subtotal":
+    """The same for values near + share * row that all lie near a public one: of so many that they are gone through
+    once. Their distances from it must add up to less than 2^53 steps."""
+    common, per_unit = _steps(near, grid), 1 / grid
     high, low = _parts(common)
-    rest = (_steps(values, grid) - common[None]).sum(axis=0)
-    return Subtotal(jnp.stack([len(values) * high, len(values) * low + rest]), _SEAL)
+    rest = jnp.rint((near * per_unit - common)[None] + rows * (shares * per_unit)[:, None]).sum(axis=0)
+    return Subtotal(jnp.stack([len(rows) * high, len(rows) * low + rest]), _SEAL)
 
 
 def _steps(value: jax.Array, grid: jax.Array) -> jax.Array:
