@@ -29,6 +29,9 @@ ROUNDING = 1e-14
 # the output noise that hides the solver's error costs this fraction of the step's own loss; squares of Gaussian ratios
 # add up, so there a larger fraction costs less
 OUTPUT_SHARE = 1e-3
+# putting a minimiser on its grid rounds it by 2^-52 of its size, which is below this share of tolerance/Lambda for
+# minimisers of up to 30 (largest gradient + noise)/Lambda
+ON_GRID = 2.0**-6
 GAUSSIAN_OUTPUT_SHARE = 1e-2
 
 
@@ -115,7 +118,7 @@ class ArgminBounds:
         return self.issue(
             Both((objective, Gaussian(ratio=output_ratio + self.output_spread(STEPS)))),
             noise_scale=noise_std,
-            output_scale=2 * (tolerance + off) * (1 + ROUNDED) / self.convexity / output_ratio,
+            output_scale=2 * (tolerance + off) * (1 + ON_GRID) / self.convexity / output_ratio,
             tolerance=tolerance,
         )
 
@@ -128,7 +131,7 @@ class ArgminBounds:
         return self.issue(
             Both((Pure(self.gamma_loss(rate)), Pure(output_loss + self.output_spread(GAMMA_STEPS)))),
             noise_scale=1 / rate,
-            output_scale=2 * (tolerance + off) * (1 + ROUNDED) / self.convexity / output_loss,
+            output_scale=2 * (tolerance + off) * (1 + ON_GRID) / self.convexity / output_loss,
             tolerance=tolerance,
             steps=GAMMA_STEPS,
         )
