@@ -96,6 +96,11 @@ class _Source:
         words = self._words(table, purpose, words_per_draw(law, d), rows)
         return shaped(law, words, self._more(table, purpose))
 
+    def whole_steps(self, d: int, keys: Keys, steps: float) -> np.ndarray:
+        """Rounded Gaussians of so many steps a standard deviation, a row for each key, in whole steps."""
+        table = np.asarray(keys, np.int64)
+        return sampling.rounded_gaussian(self._words(table, "release", d, 1), self._more(table, "release"), steps)
+
     def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
         raise NotImplementedError
 
