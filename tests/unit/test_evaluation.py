@@ -96,6 +96,23 @@ def test_one_record_moves_tables_as_far_as_is_paid_for(model, many, adjacency, m
         assert releases[name].event.ratio * releases[name].scales.noise_std > largest
 
 
+@pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])
+def test_no_draw_of_noise_is_used_twice(model, trust):
+    """Two tables of the same records under one noise would tell their exact difference."""
+
+    class Noted:
+        reproducible = True
+
+        def draw(self, law, d, *, repeat, party, t, purpose="release"):
+            asked.append((repeat, party, t, purpose))
+            return Seeded(0).draw(law, d, repeat=repeat, party=party, t=t, purpose=purpose)
+
+    asked = []
+    evaluate(model, X, Y, **BUDGET, parties=PARTIES, trust=trust, noise=Noted())
+    assert len(asked) == 2 * (1 if trust == "curator" else 4)
+    assert len(set(asked)) == len(asked)
+
+
 def test_all_tables_together_keep_the_budget(model):
     found = evaluate(model, X, Y, **BUDGET)
     assert 0.999 < found.epsilon <= 1.0
