@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from coterie import native
+from coterie import machine
 from coterie.algorithms import (
     DualPerturbedADMM,
     NoisyGradientDescent,
@@ -19,9 +19,8 @@ from coterie.algorithms import (
 )
 from coterie.data import Federation
 from coterie.engines import argmin, mpi, rounds
-from coterie.engines.in_process import run, run_many
+from coterie.engines.in_process import PATHS, Paths, Work, choose, run, run_many
 from coterie.engines.inputs import Inputs
-from coterie.engines.paths import PATHS, Paths, Work, choose
 from coterie.errors import InputError, LocalSolveError
 from coterie.minimisers import matrices
 from coterie.minimisers.native.minimiser import Native
@@ -189,7 +188,7 @@ def test_the_choice_says_why_no_earlier_path_is_taken(monkeypatch):
     by_name = {path.name: path for path in PATHS}
     for refused, words in reasons.items():
         assert words in by_name["argmin in machine code"].passed_over(refused)
-    monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setattr(machine, "has_numba", lambda: False)
     for name in NEED_NUMBA:
         assert by_name[name].passed_over(work(plan, data, Paths(native_work=0, people_work=0))) is not None
 

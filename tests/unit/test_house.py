@@ -62,6 +62,12 @@ def test_the_typical_changes_are_all_there():
     [
         ("Only commands know the papers", "coterie.papers", ["coterie.cli"]),
         ("Nothing knows the commands", "coterie.cli", ["coterie.cli"]),
+        (
+            "Only engines, minimisers, the sampler and the grant that owns a kernel know machine code",
+            "coterie.native",
+            ["coterie.engines", "coterie.minimisers.native", "coterie.privacy.for_engines", "coterie.privacy.sampling"],
+        ),
+        ("Only engines know minimisers in machine code", "coterie.minimisers.native", ["coterie.engines"]),
     ],
 )
 def test_what_the_page_says_besides_is_a_contract(contract, protected, allowed):

@@ -18,7 +18,7 @@ import numpy as np
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
 from coterie.data.federation import Federation, Shard
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Channel

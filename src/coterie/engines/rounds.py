@@ -18,16 +18,14 @@ from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.numbers import numbers_in, with_numbers, without_numbers
 from coterie.engines.xla import simple_code
-from coterie.minimisers import shared
 from coterie.minimisers.base import unless_missed
-from coterie.minimisers.batches import group_by_size
-from coterie.minimisers.dispatch import solved_together
+from coterie.minimisers.one_party import solved_together, together
 from coterie.network.impairments import ImpairedTopology
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, group_by_size
 
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
 GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
@@ -256,7 +254,7 @@ class Rounds:
     def _batch_of(self, X) -> int:
         """How many parties with as many records are worked on at once."""
         smallest, problem = self.program.together_from, self.problem
-        if smallest is None or not shared.applies(problem.loss, problem.regulariser, X.size, smallest):
+        if smallest is None or not together(problem.loss, problem.regulariser, X.size, smallest):
             return BATCH_ELEMENTS // (X.size * self.repeats)
         if jax.default_backend() == "gpu":  # which idles while it works for one party
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)

@@ -1,6 +1,6 @@
 """Rounds of sum-noised ADMM among people with one record each and squared loss, one run at a time: the sums of moves.
 
-The kernel of `privacy.people_moves`, which says what is computed and owns it. Two people are worked on side by side, so
+The kernel of `privacy.for_engines`, which says what is computed and owns it. Two people are worked on side by side, so
 that one's sums over features are waited for while the other's are computed; coefficients lie in rows of lanes, filled
 up with zeros, which stay zero.
 """

@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
+from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, PoissonGaussian
 from coterie.privacy.grants import ONE_NOISE, GradientSumGrant, Grant, SumNoises, issue
 from coterie.privacy.noise import Law
-from coterie.privacy.observers import Observer
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
