@@ -1,4 +1,4 @@
-"""Instances that go down one path of the engine each (`engines.paths`), however small: a path that users' large plans
+"""Instances that go down one path of the engine each (`engines.in_process`), however small: a path that users' large plans
 take is a path that is audited."""
 
 import dataclasses

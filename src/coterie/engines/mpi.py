@@ -39,7 +39,7 @@ from coterie.stopping import Stop, stoppable
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
-PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.paths`, that a rank can take
+PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.in_process`, that a rank can take
 
 
 def world() -> Any:
