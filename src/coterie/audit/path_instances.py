@@ -1,5 +1,5 @@
-"""Instances that go down one path of the engine each (`engines.in_process`), however small: a path that users' large plans
-take is a path that is audited."""
+"""Instances that go down one path of the engine each (`engines.in_process`), however small: a path that users' large
+plans take is a path that is audited."""
 
 import dataclasses
 from collections.abc import Iterator
