@@ -25,8 +25,8 @@ from coterie.network.channels import Channel
 from coterie.network.selection import All, Cyclic, Poisson, Selection, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
-from coterie.privacy.events import Adjacency
-from coterie.privacy.mechanisms import Mechanism, Unit
+from coterie.privacy.events import Adjacency, Unit
+from coterie.privacy.mechanisms import Mechanism
 from coterie.problems.losses import HuberisedHinge, Loss
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import L2, Regulariser

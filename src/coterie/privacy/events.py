@@ -17,6 +17,8 @@ from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.serialise import serialisable
 
 Adjacency = Literal["replace-one", "zero-out"]
+# what is protected: one record, or all of one party's
+Unit = Literal["record", "party"]
 
 
 def check_adjacency(adjacency: object) -> Adjacency:
