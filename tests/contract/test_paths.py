@@ -136,8 +136,8 @@ CASES = {
     "sampled people": ("people in machine code", *sampled_people(), Paths(people_work=0)),
     "everybody": ("people", *everybody(), Paths()),
     "together": ("solved together", *graph(penalty_perturbed(), DENSE), Paths(together_from=0)),
-    "a few repeats at a time": ("general", *sampled_people(), Paths(share_bytes=60 * 4 * 8)),
-    "a walk, a few repeats at a time": ("general", *walk(), Paths(share_bytes=20 * 4 * 8)),
+    "a few repeats at a time": ("general", *sampled_people(), Paths(cached_bytes=60 * 4 * 8)),
+    "a walk, a few repeats at a time": ("general", *walk(), Paths(cached_bytes=20 * 4 * 8)),
     "all repeats": ("general", *graph(penalty_perturbed(), DENSE), Paths()),
 }
 NEED_NUMBA = {"argmin in machine code", "people in machine code"}
@@ -159,7 +159,7 @@ def test_it_runs_and_releases_what_the_general_path_releases(case, monkeypatch):
     taken = []
     found = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=paths, explain=taken.append)
     assert [choice.path.name for choice in taken] == [path]
-    right = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=dataclasses.replace(GENERAL, share_bytes=2**40))
+    right = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=dataclasses.replace(GENERAL, cached_bytes=2**40))
     np.testing.assert_allclose(found.releases, right.releases, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found.models, right.models, rtol=1e-8, atol=1e-9)
 
@@ -355,7 +355,7 @@ def test_what_misses_its_tolerance_twice_is_not_released(case, spoiled, monkeypa
 
 def test_a_share_divides_the_repeats_and_is_all_of_them_where_states_are_small():
     one = 2**22 // 8
-    assert rounds.share_of(70, 10, 5, 2**22) == 70
-    assert rounds.share_of(70, one, 1, 2**22) == 1
-    assert rounds.share_of(70, one // 8, 1, 2**22) == 7
-    assert rounds.share_of(1, 10 * one, 1, 2**22) == 1
+    assert rounds.at_a_time(70, 10, 5, 2**22) == 70
+    assert rounds.at_a_time(70, one, 1, 2**22) == 1
+    assert rounds.at_a_time(70, one // 8, 1, 2**22) == 7
+    assert rounds.at_a_time(1, 10 * one, 1, 2**22) == 1

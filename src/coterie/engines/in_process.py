@@ -132,7 +132,7 @@ class Paths:
     matrices_block: int = 10  # rounds at least in a block: what lies between blocks takes as long as a round or two
     blocks: int = 20  # progress is shown, and Ctrl-C obeyed, about this many times a run
     simple_code_below: float = 2**29  # work, where only some parties do any
-    share_bytes: int = 2**22  # of states of repeats that run at a time, where only some parties work
+    cached_bytes: int = 2**22  # of states of repeats that run at a time, where only some parties work
 
     def __post_init__(self) -> None:
         for name in self.only:
@@ -292,14 +292,14 @@ def _start_together(groups: Sequence[PlanGroup], work: Work) -> Advance:
 
 def _start_rounds(groups: Sequence[PlanGroup], work: Work, together_from: float | None) -> Advance:
     [group] = groups
-    share = group.repeats
+    some = group.repeats
     if group.inputs.who is not None:
-        share = rounds.share_of(group.repeats, group.n_parties, group.d, work.paths.share_bytes)
-    program = group.program(share, together_from=together_from, simple_below=work.paths.simple_code_below)
+        some = rounds.at_a_time(group.repeats, group.n_parties, group.d, work.paths.cached_bytes)
+    program = group.program(some, together_from=together_from, simple_below=work.paths.simple_code_below)
     buckets = jax.device_put(make_buckets(work.plan.problem, work.shards))
     group.start()
-    if share < group.repeats:
-        return _advance_one(group, buckets, functools.partial(rounds.advance_in_shares, program, group.repeats))
+    if some < group.repeats:
+        return _advance_one(group, buckets, functools.partial(rounds.advance_some_at_a_time, program, group.repeats))
     return _advance_one(group, buckets, functools.partial(rounds.advance, program))
 
 

@@ -270,7 +270,7 @@ def _where(works, new, old):
     return jax.tree.map(lambda n, o: jnp.where(works.reshape(works.shape + (1,) * (n.ndim - 2)), n, o), new, old)
 
 
-def share_of(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
+def at_a_time(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
     """How many repeats are best run at a time where only some parties work: a divisor of all, or all where there is
     nothing to gain.
 
@@ -283,17 +283,17 @@ def share_of(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
     return max(k for k in range(1, min(repeats, fitting) + 1) if repeats % k == 0)
 
 
-def advance_in_shares(program: Program, repeats: int, state: Any, *arguments: Any) -> tuple[list[Any], np.ndarray]:
+def advance_some_at_a_time(program: Program, repeats: int, state: Any, *arguments: Any) -> tuple[list[Any], np.ndarray]:
     """`advance` of all repeats from that of `program.repeats` of them; states stay apart from one call to the next."""
-    share, (*fixed, inputs) = program.repeats, arguments
-    starts = range(0, repeats, share)
+    some, (*fixed, inputs) = program.repeats, arguments
+    starts = range(0, repeats, some)
     if not isinstance(state, list):
-        state = [jax.tree.map(lambda a, start=start: a[start : start + share], state) for start in starts]
+        state = [jax.tree.map(lambda a, start=start: a[start : start + some], state) for start in starts]
 
     def part(start: int) -> Any:
-        mine = _of_repeats(inputs, slice(start, start + share))
+        mine = _of_repeats(inputs, slice(start, start + some))
         with jax.enable_x64(True):  # each thread has a setting of its own
-            return jax.block_until_ready(advance(program, state[start // share], *fixed, mine))
+            return jax.block_until_ready(advance(program, state[start // some], *fixed, mine))
 
     first = part(0)  # compiles, where that has not been done yet
     with ThreadPoolExecutor(os.cpu_count()) as cores:

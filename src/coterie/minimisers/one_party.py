@@ -259,11 +259,11 @@ def slope_on_line(loss: Loss, y: Any, *, start: Any, stiffness: Any) -> tuple[ja
 
     def newton(search: _LineSearch) -> _LineSearch:
         score, low, high, move, earlier, steps, _ = search
-        pull = stiffness * loss.slope(score, y)
-        gap = score + pull - start
+        moved = stiffness * loss.slope(score, y)
+        gap = score + moved - start
         low, high = jnp.where(gap < 0, score, low), jnp.where(gap > 0, score, high)
         step = score - gap / (1 + stiffness * loss.curvature(score, y))
-        rounding = 4 * jnp.finfo(score.dtype).eps * (jnp.abs(score) + jnp.abs(pull) + jnp.abs(start))
+        rounding = 4 * jnp.finfo(score.dtype).eps * (jnp.abs(score) + jnp.abs(moved) + jnp.abs(start))
         done = (jnp.abs(gap) <= rounding) | (jnp.abs(step - score) <= jnp.finfo(score.dtype).eps * jnp.abs(score))
         good = done | ((step >= low) & (step <= high) & (jnp.abs(step - score) <= earlier / 2))
         after = jnp.where(good, step, (low + high) / 2)
@@ -287,9 +287,9 @@ def slope_in_few_steps(loss: Loss, y: Any, *, start: Any, stiffness: Any) -> tup
         gap, bend = score + stiffness * loss.slope(score, y) - start, 1 + stiffness * loss.curvature(score, y)
         score = jnp.clip(score - gap / bend, low, high)
     slope = loss.slope(score, y)
-    pull, bend = stiffness * slope, 1 + stiffness * loss.curvature(score, y)
-    gap, rounding = jnp.abs(score + pull - start), ROUNDING * jnp.finfo(score.dtype).eps
-    found = (gap <= rounding * bend * jnp.abs(score)) | (gap <= rounding * (jnp.abs(pull) + jnp.abs(start)))
+    moved, bend = stiffness * slope, 1 + stiffness * loss.curvature(score, y)
+    gap, rounding = jnp.abs(score + moved - start), ROUNDING * jnp.finfo(score.dtype).eps
+    found = (gap <= rounding * bend * jnp.abs(score)) | (gap <= rounding * (jnp.abs(moved) + jnp.abs(start)))
     return jnp.where(found, slope, jnp.nan), _off(loss, y, start, stiffness, slope)
 
 
