@@ -18,15 +18,15 @@ import numpy as np
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
 from coterie.data.federation import Federation, Shard
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Channel, PairwiseSum
 from coterie.network.selection import All, Cyclic, Poisson, Selection, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
-from coterie.privacy.events import Adjacency
-from coterie.privacy.mechanisms import Mechanism, Unit
+from coterie.privacy.events import Adjacency, Unit
+from coterie.privacy.mechanisms import Mechanism
 from coterie.problems.losses import HuberisedHinge, Loss
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import L2, Regulariser

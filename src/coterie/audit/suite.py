@@ -30,8 +30,7 @@ from coterie.audit.instances import Instance, enumerate_instances, instances_of
 from coterie.audit.path_instances import path_instances
 from coterie.audit.recording import Workbench
 from coterie.errors import CoterieError, InputError
-from coterie.privacy.events import Adjacency
-from coterie.privacy.mechanisms import Unit
+from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.noise import NoiseSource
 
 FALSE_ALARM = 1e-3  # chance that anything correct fails in one call, over all statistical checks together
