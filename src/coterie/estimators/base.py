@@ -14,11 +14,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from coterie import rules
 from coterie.certificate import make_certificate, price
 from coterie.data.checks import positive_number
+from coterie.data.design import make_design, split_intercept
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.estimators import exact
-from coterie.estimators.design import make_design, split_intercept
 from coterie.estimators.fit_privacy import describe, no_privacy
 from coterie.facts import Facts
 from coterie.plan import Plan

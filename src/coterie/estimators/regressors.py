@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 from coterie.data.checks import positive_number
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.estimators.design import plain_model
+from coterie.estimators.plain import plain_model
 from coterie.facts import Facts
 from coterie.problems import ElasticNet, Huber, Loss, Regulariser, Squared
 from coterie.rules import lasso_regulariser

@@ -17,6 +17,7 @@ from coterie.certificate import Certificate, Past, price
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
+from coterie.data.design import split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -76,7 +77,8 @@ class Outcome:
             "run.log": self.log.text,
         }
         if complete:
-            model = model_of(self.transcript, self.records.schema, self.records.feature_names)
+            records = self.records
+            model = model_of(self.transcript, records.schema, records.feature_names, intercept=records.intercept)
             files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
         assert {*files, transcript_name(complete), SUMS} == files_of(complete)
         for name, text in files.items():
@@ -198,25 +200,32 @@ def summary_of(transcript: Transcript, certificate: Certificate, test_error: flo
     }
 
 
-def model_of(transcript: Transcript, schema: Schema, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Coefficients with all that is needed to apply them to a table."""
-    plan = transcript.plan
+def model_of(
+    transcript: Transcript, schema: Schema, feature_names: Sequence[str], *, intercept: bool
+) -> dict[str, Any]:
+    """Coefficients with all that is needed to apply them to a table: they are for rows that the schema encodes, held to
+    the row norm. By feature, one number or one per class; a plain list where the model does not live on features."""
+    plan, model = transcript.plan, transcript.models[0]
+    named: dict[str, Any] = {"intercept": None, "coefficients": model.tolist()}
+    if len(model) == plan.problem.n_coefficients(plan.facts):
+        of_design = model.reshape(plan.facts.n_features, -1).T
+        slopes, constants = split_intercept(of_design, plan.facts.row_norm, intercept=intercept)
+        by_feature = zip(feature_names, slopes.T.tolist(), strict=True)
+        named = {
+            "intercept": _alone(constants.tolist()) if intercept else None,
+            "coefficients": {name: _alone(row) for name, row in by_feature},
+        }
     return {
         "loss": type(plan.problem.loss).__name__,
         "labels": None if plan.facts.labels is None else list(plan.facts.labels),
         "row_norm": plan.facts.row_norm,
-        "coefficients": _named_coefficients(transcript, feature_names),
+        **named,
         "schema": schema.to_dict(),
     }
 
 
-def _named_coefficients(transcript: Transcript, feature_names: Sequence[str]) -> Any:
-    """By feature, one number or one per class; a plain list where the model does not live on the features."""
-    plan, model = transcript.plan, transcript.models[0]
-    if len(model) != plan.problem.n_coefficients(plan.facts):
-        return model.tolist()
-    rows = model.reshape(plan.facts.n_features, -1).tolist()
-    return {n: row[0] if len(row) == 1 else row for n, row in zip(feature_names, rows, strict=True)}
+def _alone(numbers: list[float]) -> float | list[float]:
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def sums(directory: Path) -> str:

@@ -38,6 +38,7 @@ class Source(NamedTuple):
 
     records: Records | None
     schema: Schema | None
+    intercept: bool
 
 
 _NEAR_ZERO = 1e-12  # of coefficients: other machines round sums of opposite numbers differently
@@ -159,12 +160,12 @@ def _check_model(stated: Any, transcript: Transcript, source: Source) -> None:
     if source.schema is not None:
         compare("model.json: schema.", json.loads(json.dumps(source.schema.to_dict())), stated["schema"])
     else:
-        _check_schema(schema, facts)
+        _check_schema(schema, facts, source.intercept)
     if isinstance(coefficients, dict) and list(coefficients) != names:
         raise InputError("certificate: the coefficients of model.json are not those of the features of its schema")
-    if isinstance(coefficients, dict) and len(names) != facts.n_features:
+    if isinstance(coefficients, dict) and len(names) + source.intercept != facts.n_features:
         raise InputError(f"certificate: model.json has {len(names)} coefficients, the plan other features")
-    implied = json.loads(json.dumps(model_of(transcript, schema, names)))
+    implied = json.loads(json.dumps(model_of(transcript, schema, names, intercept=source.intercept)))
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
 
 
@@ -231,7 +232,7 @@ def _check_source(spec: Spec, facts: Facts) -> Source:
         for name in _OF_THE_DATA:
             known = getattr(records.federation.facts, name)
             _agree(f"data.dataset: {name}", known, getattr(facts, name))
-        return Source(records, records.schema)
+        return Source(records, records.schema, spec.intercept)
     for name in spec.data_derived:
         if name not in facts.data_derived:
             raise InputError(f"certificate: {name} was read off the data by spec.toml, which the certificate omits")
@@ -240,17 +241,17 @@ def _check_source(spec: Spec, facts: Facts) -> Source:
     if spec.parties.count is not None:
         _agree("parties.count", tuple(map(str, range(spec.parties.count))), facts.parties)
     if spec.schema is not None:
-        _check_schema(spec.schema, facts)
-    return Source(None, spec.schema)
+        _check_schema(spec.schema, facts, spec.intercept)
+    return Source(None, spec.schema, spec.intercept)
 
 
-def _check_schema(schema: Schema, facts: Facts) -> None:
+def _check_schema(schema: Schema, facts: Facts, intercept: bool) -> None:
     """What a schema says of labels and features is what the plan was made for."""
     if isinstance(schema.label, Label):
         _agree("schema.label", schema.label.values, facts.labels)
     else:
         _agree("schema.label", (None, schema.label.bound), (facts.labels, facts.label_bound))
-    _agree("schema.columns: features", len(schema.feature_names), facts.n_features)
+    _agree("schema.columns: features", len(schema.feature_names) + intercept, facts.n_features)
 
 
 def _check_plan(spec: Spec, certificate: Certificate) -> None:
