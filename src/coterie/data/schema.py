@@ -495,14 +495,17 @@ class Schema:
 
     @property
     def share_cut(self) -> float:
-        """Of rows whose values are spread as `NumberColumn.usual` has it, how many a row norm of 1 cuts; from the
-        schema alone, by the normal law with the same mean and variance of the squared norm."""
-        if self.longest <= 1:
+        return self.share_cut_at(1.0)
+
+    def share_cut_at(self, row_norm: float) -> float:
+        """Of rows whose values are spread as `NumberColumn.usual` has it, how many a row norm cuts; from the schema
+        alone, by the normal law with the same mean and variance of the squared norm."""
+        if self.longest <= row_norm:
             return 0.0
-        mean, variance = self._usual
+        (mean, variance), limit = self._usual, (row_norm * self._unit) ** 2
         if variance == 0:
-            return float(mean > self._unit**2)
-        return math.erfc((self._unit**2 - mean) / math.sqrt(2 * variance)) / 2
+            return float(mean > limit * (1 + 1e-9))
+        return math.erfc((limit - mean) / math.sqrt(2 * variance)) / 2
 
     @property
     def rows_cut(self) -> str:

@@ -8,12 +8,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from coterie.certificate import Certificate, Past, price
+from coterie.certificate import Certificate, Past, cautions, price
+from coterie.cli.spec.fitted import FittedModel, exact_result
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
@@ -21,6 +21,7 @@ from coterie.data.design import split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.problems import L2
 from coterie.rundir import new_directory
 from coterie.spending import Spending
 from coterie.stopping import stoppable
@@ -28,6 +29,7 @@ from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 SUMS = "SHA256SUMS"
+WEAK = 1e-6  # l2 of the line without privacy, for each record
 _ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 
@@ -50,11 +52,11 @@ class Outcome:
     log: Log
 
     @functools.cached_property
-    def test_error(self) -> float | None:
-        return test_error_of(self.transcript, self.records)
+    def result(self) -> dict[str, Any] | None:
+        return result_of(self.transcript, self.records)
 
     def summary(self) -> dict[str, Any]:
-        return summary_of(self.transcript, self.certificate, self.test_error)
+        return summary_of(self.transcript, self.certificate, self.result)
 
     def write(self, directory: Path) -> Path:
         """A new directory with all that came out; all of it or nothing."""
@@ -94,13 +96,33 @@ def write_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def test_error_of(transcript: Transcript, records: Records) -> float | None:
-    """On records that are declared public; None where there are none."""
+def result_of(transcript: Transcript, records: Records) -> dict[str, Any] | None:
+    """On records that are declared public; None where there are none, or no model of their features."""
     if records.test is None or not transcript.complete:
         return None
-    X, y = records.test
-    model = transcript.models[0]
-    return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+    model = model_of(transcript, records.schema, records.feature_names, intercept=records.intercept)
+    if not isinstance(model["coefficients"], dict):
+        return None
+    return exact_result(FittedModel.of(model), *records.test)
+
+
+def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
+    """The same on the same records for the optimum without noise, hardly regularised: a release of the exact optimum,
+    and only for records that are declared public."""
+    records, plan = outcome.records, outcome.transcript.plan
+    if outcome.result is None or not records.public or find_spec("sklearn") is None:
+        return None
+    from coterie.estimators.exact import minimiser
+
+    facts = plan.facts
+    problem = dataclasses.replace(plan.problem, regulariser=L2(WEAK * sum(facts.sizes) * facts.row_norm**2))
+    of_design = minimiser(problem, records.federation).reshape(facts.n_features, -1)
+    slopes, constants = split_intercept(of_design.T, facts.row_norm, intercept=records.intercept)
+    model = model_of(outcome.transcript, records.schema, records.feature_names, intercept=records.intercept)
+    named = dict(zip(records.feature_names, slopes.T.tolist(), strict=True))
+    model |= {"coefficients": named, "intercept": constants.tolist() if records.intercept else None}
+    assert records.test is not None
+    return exact_result(FittedModel.of(model), *records.test)
 
 
 def execute(
@@ -182,10 +204,22 @@ def charge(prepared: Prepared, ledger: Spending | None, *, run: str | None = Non
 # --- what it leaves behind --------------------------------------------------------------------------------------------
 
 
-def summary_of(transcript: Transcript, certificate: Certificate, test_error: float | None) -> dict[str, Any]:
+def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
+    """What people should know before they rely on the promise or the model; from public facts."""
+    plan = made.plan if isinstance(made, Prepared) else made.transcript.plan
+    told = cautions(plan, made.spec.privacy.delta)
+    schema, derived = made.records.schema, plan.facts.data_derived
+    if not derived and schema.share_cut_at(plan.facts.row_norm) > 0.5:
+        told += ("most rows will be cut to the row norm: by the schema they are longer; raise longest_row in it",)
+    return told
+
+
+def summary_of(transcript: Transcript, certificate: Certificate, result: dict[str, Any] | None) -> dict[str, Any]:
     plan = transcript.plan
+    error = {"test_error": result["error"]} if result is not None and "error" in result else {}
     return {
-        **({} if test_error is None else {"test_error": test_error}),
+        **error,
+        **({} if result is None else {"test": result}),
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
         "delta": certificate.delta,
         "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",

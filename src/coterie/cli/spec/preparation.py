@@ -36,7 +36,7 @@ _SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """`test` is held out and declared public, (design, labels): of the package's own data sets, and of `data.test`.
+    """`test` is held out and declared public, (rows, labels): of the package's own data sets, and of `data.test`.
     `feature_names` are without the constant column that an `intercept` is."""
 
     federation: Federation
@@ -84,6 +84,7 @@ class Prepared:
             tuning=self.spec.privacy.tuning,
             audit=audit,
             engine=self.spec.engine.name,
+            design="schema",
         )
 
 
@@ -146,9 +147,10 @@ def _from_dataset(spec: Spec) -> Records:
             spec, data.X[rows], data.y[rows], parties=parties, labels=data.labels, data_derived=data.data_derived
         )
 
-    X, y, _ = federation(data.test, None).pooled
+    test = data.X[data.test], np.searchsorted(data.labels, data.y[data.test])
+    assert sorted(data.labels) == list(data.labels)
     whole = federation(data.train, parties)
-    return Records(whole, data.schema, data.feature_names, spec.intercept, (X, y), public=True)
+    return Records(whole, data.schema, data.feature_names, spec.intercept, test, public=True)
 
 
 def _from_files(spec: Spec) -> Records:
@@ -178,16 +180,10 @@ def _from_files(spec: Spec) -> Records:
     if data.test is not None:
         names, numbers = wanted_columns(schema)
         X_test, y_test = encode(schema, read_columns(data.test, names, numbers=numbers, dialect=data.dialect))
-        held_out = Federation.from_arrays(
-            X_test,
-            y_test,
-            parties=None,
-            row_norm=federation.facts.row_norm,
-            min_records=1,
-            intercept=spec.intercept,
-            **about_labels,
-        )
-        test = held_out.pooled[:2]
+        if isinstance(schema.label, Label):
+            position = {text: number for number, text in enumerate(schema.label.values)}
+            y_test = np.array([position[text] for text in y_test.tolist()])
+        test = X_test, y_test
     return Records(federation, schema, schema.feature_names, spec.intercept, test, public=data.public)
 
 

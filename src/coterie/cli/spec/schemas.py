@@ -116,7 +116,7 @@ def _described(
     if given is not None:
         if not is_number:
             raise InputError(f"--range: got one for {name!r}, which holds texts")
-        return written(GIVEN, f"minimum = {given[0]:g} # given by --range", f"maximum = {given[1]:g}")
+        return written(GIVEN, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}")
     if is_number and from_data:
         return written(READ, *_read_off(name, values, is_label))
     if is_number and is_label:
