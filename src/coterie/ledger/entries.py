@@ -379,7 +379,7 @@ def _limit_read(content: dict[str, Any]) -> Limit:
 def checked_text(name: str, text: Any, *, empty: bool = False) -> str:
     if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST_TEXT or not (text or empty):
         raise InputError(
-            f"{name}: got {text!r:.80}; a text of at most {LONGEST_TEXT} characters, none of them a control character, is "
+            f"{name}: got {text!r:.80}; a text of at most {LONGEST_TEXT} characters without control characters is "
             "needed"
         )
     return text

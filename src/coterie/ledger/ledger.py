@@ -479,8 +479,8 @@ class Ledger:
     def _held(self) -> Iterator[None]:
         if self._process != os.getpid():
             raise InputError(
-                "ledger: it was opened by another process, before a fork, and what is charged here might be lost; open it "
-                "again"
+                "ledger: it was opened by another process, before a fork, and what is charged here might be lost; "
+                "open it again"
             )
         with self._lock:
             if self._file is not None:

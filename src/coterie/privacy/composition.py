@@ -1,8 +1,8 @@
 """What several plans cost together: prices that can be stored, and ways to add them up.
 
-A price holds public numbers about one plan's loss: the curve of Rényi divergences, the ratio of the one Gaussian release
-that all of its releases amount to (where they are Gaussian), the pure loss, and (epsilon, delta) as it was stated. Each
-is a way to add prices up:
+A price holds public numbers about one plan's loss: the curve of Rényi divergences, the ratio of the one Gaussian
+release that all of its releases amount to (where they are Gaussian), the pure loss, and (epsilon, delta) as it was
+stated. Each is a way to add prices up:
 
     pure      pure losses add;
     gaussian  squares of ratios add, and what they amount to is converted exactly;
@@ -11,28 +11,28 @@ is a way to add prices up:
 
 **Plans whose prices were fixed in advance.** Every way gives a bound, so the least of them is one.
 
-**Plans that were chosen after looking at earlier releases.** Fix a limit (E, D) and one way. A ledger that admits plans
-as long as that way stays within the limit is (E, D)-private however the plans were chosen: for adding (Rogers, Roth,
-Ullman and Vadhan, 2016), for one order (Feldman and Zrnic, 2021), for Gaussian releases (Smith and Thakurta, 2022), also
-where runs overlap in time (Haney et al., 2023). To take whichever way happens to fit is another matter: way and order
-may then depend on what was released, and the loss may exceed D. So D is divided. Let way w have the share D_w, with sum
-D, and let A_w be the outcomes at whose end way w fits (E, D_w), each outcome put under one such way. The process that is
-stopped before way w would exceed (E, D_w) is (E, D_w)-private, and on A_w it is the true process. Hence, for every set S
-of outcomes,
+**Plans that were chosen after looking at earlier releases.** Fix a limit (E, D) and one way. A ledger that admits
+plans as long as that way stays within the limit is (E, D)-private however the plans were chosen: for adding (Rogers,
+Roth, Ullman and Vadhan, 2016), for one order (Feldman and Zrnic, 2021), for Gaussian releases (Smith and Thakurta,
+2022), also where runs overlap in time (Haney et al., 2023). To take whichever way happens to fit is another matter:
+way and order may then depend on what was released, and the loss may exceed D. So D is divided. Let way w have the
+share D_w, with sum D, and let A_w be the outcomes at whose end way w fits (E, D_w), each outcome put under one such
+way. The process that is stopped before way w would exceed (E, D_w) is (E, D_w)-private, and on A_w it is the true
+process. Hence, for every set S of outcomes,
 
     P(S) = sum_w P(S and A_w) ≤ sum_w (e^E Q(S and A_w) + D_w) ≤ e^E Q(S) + D.
 
-Pure losses need no share: an outcome under that way has a loss of at most E for certain. The stated losses, the exact
-Gaussian and all orders together take a third of D each.
+Pure losses need no share: an outcome under that way has a loss of at most E for certain. The stated losses, the
+exact Gaussian and all orders together take a third of D each.
 
 One plan alone is fixed in advance, so it needs no division. If no divided way fits it, nothing is admitted after it,
 whatever it released; if something may be admitted after it, a divided way fits it too, and it is among the A_w.
 
 What a ledger states as spent at delta is the least E for which the limit (E, delta) would have admitted all of it.
 
-**People with several records.** A curve is the loss of one record. A person with m of them loses at most (E, D) if one
-record loses at most (E/m, d), d = D (e^(E/m) − 1)/(e^E − 1), which the limit fixes in advance. Stated losses are of a
-person.
+**People with several records.** A curve is the loss of one record. A person with m of them loses at most (E, D) if
+one record loses at most (E/m, d), d = D (e^(E/m) − 1)/(e^E − 1), which the limit fixes in advance. Stated losses are
+of a person.
 """
 
 import dataclasses
