@@ -14,7 +14,17 @@ How prices add up is fixed when the ledger is made: by `curves`, as `privacy.com
 epsilons and deltas.
 """
 
-from coterie.ledger.entries import BudgetError, Entry, LedgerError, Limit, Receipt, Reservation, Terms, Total
+from coterie.ledger.entries import (
+    BudgetError,
+    Entry,
+    LedgerError,
+    Limit,
+    NoLedgerError,
+    Receipt,
+    Reservation,
+    Terms,
+    Total,
+)
 from coterie.ledger.ledger import Ledger
 from coterie.privacy.composition import Price
 
@@ -24,6 +34,7 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "Limit",
+    "NoLedgerError",
     "Price",
     "Receipt",
     "Reservation",

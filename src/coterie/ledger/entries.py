@@ -32,6 +32,10 @@ class LedgerError(CoterieError, OSError):
     """A ledger could not be locked or written; nothing was charged."""
 
 
+class NoLedgerError(InputError):
+    """A file is something else than a ledger; it was left as it is."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Terms:
     """What a loss is a loss of. Losses on different terms do not add up, so a body of data takes one kind only.

@@ -9,6 +9,7 @@ import secrets
 import sqlite3
 import stat
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +25,7 @@ from coterie.ledger.entries import (
     Entry,
     LedgerError,
     Limit,
+    NoLedgerError,
     Receipt,
     Reservation,
     State,
@@ -42,6 +44,7 @@ from coterie.privacy.composition import Price
 LOCK_TIMEOUT_S = 5.0
 LARGEST_REPLY = 10**9  # bytes
 APPLICATION_ID = 0x436F7465
+_UNWRITABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 SCHEMA = (
     "CREATE TABLE entries "
     "(number INTEGER PRIMARY KEY, body TEXT NOT NULL, reply BLOB, hash BLOB NOT NULL, signature BLOB)",
@@ -51,6 +54,11 @@ SCHEMA = (
     "CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never deleted'); "
     "END",
 )
+
+
+_OPEN: "weakref.WeakSet[Ledger]" = weakref.WeakSet()
+_INHERITED: "list[Ledger]" = []  # connections of another process, which must not be closed here
+os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_OPEN))
 
 
 class Ledger:
@@ -66,13 +74,15 @@ class Ledger:
         self._lock, self._process = threading.RLock(), os.getpid()
         self._state, self._key = State(), key
         self._file = None if path is None else _File(path)
+        self._check_no_other_process()
         self._connection = _connected(self._file, new=first is not None)
+        _OPEN.add(self)
         try:
             if first is not None:
                 self._begin(first)
             self._read_all()
         except BaseException:
-            self._connection.close()
+            self.close()
             if first is not None and self._file is not None:
                 self._file.remove()
             raise
@@ -111,6 +121,7 @@ class Ledger:
         with self._lock:
             if self._process == os.getpid():
                 self._connection.close()
+                _OPEN.discard(self)
 
     def __enter__(self) -> "Ledger":
         return self
@@ -293,6 +304,14 @@ class Ledger:
         with self._reading():
             return self._state.receipt()
 
+    def check_holds(self, receipt: Receipt) -> None:
+        """Refuse to go on where the ledger has gone back behind a receipt."""
+        with self._reading():
+            try:
+                self._state.check_holds(receipt)
+            except ValueError as error:
+                raise self._altered(error) from None
+
     def verify(self, receipt: Receipt | None = None) -> int:
         """The number of entries, if the file and all that is in it is whole; the first fault is raised.
 
@@ -304,6 +323,7 @@ class Ledger:
                 if found != "ok":
                     raise ValueError(f"the file is damaged: {found}")
                 _check_schema(self._connection)
+                self._check_size()
                 fresh = State()
                 for row in self._rows(0):
                     fresh.add(*row, every_signature=True)
@@ -367,6 +387,17 @@ class Ledger:
                     f"beyond the limit of {limit}; nothing was run"
                 )
 
+    def _check_no_other_process(self) -> None:
+        """SQLite takes what a fork has copied for locks of its own: a file that was open then cannot be opened here."""
+        if self._file is not None and any(
+            other._process != os.getpid() and other._file is not None and other._file.path == self._file.path
+            for other in list(_OPEN)
+        ):
+            raise LedgerError(
+                f"ledger: {self._name()} was open when this process was forked; close it before a fork, or start "
+                "processes by spawning them. Nothing was charged"
+            )
+
     # --- entries ------------------------------------------------------------------------------------------------------
 
     def _begin(self, first: dict[str, Any]) -> None:
@@ -424,6 +455,11 @@ class Ledger:
         if self._key is not None and public(self._key) != self._state.owner:
             owner = "nobody" if self._state.owner is None else f"{self._state.owner[:16]}..."
             raise InputError(f"key: got that of {public(self._key)[:16]}...; this ledger belongs to {owner}")
+
+    def _check_size(self) -> None:
+        size, pages = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count"))
+        if self._file is not None and not 0 < self._file.path.stat().st_size <= size * pages:
+            raise ValueError("something was added to the file")
 
     def _catch_up(self) -> None:
         """Read what others have added; whatever this object has seen must still be there."""
@@ -492,26 +528,13 @@ class Ledger:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._sentence(error, writing) from None
+            raise _sentence(error, self._name(), writing=writing) from None
         except OSError as error:
             if isinstance(error, CoterieError):
                 raise
             raise LedgerError(
                 f"ledger: {self._name()} cannot be written ({error.strerror}); nothing was charged"
             ) from None
-
-    def _sentence(self, error: sqlite3.Error, writing: bool) -> CoterieError:
-        code = getattr(error, "sqlite_errorname", None) or ""
-        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")):
-            return LedgerError(
-                f"ledger: {self._name()} has been held by another process for {LOCK_TIMEOUT_S:g} seconds; nothing was "
-                "charged"
-            )
-        if writing and code.startswith(
-            ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
-        ):
-            return LedgerError(f"ledger: {self._name()} cannot be written ({error}); nothing was charged")
-        return self._altered(error)
 
     def _altered(self, error: Exception) -> InputError:
         return InputError(f"path: {self._name()} cannot be used ({error}); it is left as it is")
@@ -615,8 +638,8 @@ class _File:
             return self.path.stat()
         except FileNotFoundError:
             raise InputError(
-                f"path: no ledger is at {str(self.path)!r}; Spending.create(path, limit=...), or `coterie run "
-                "--new-ledger`, makes one"
+                f"path: no ledger is at {str(self.path)!r}; Spending.create(path, limit=...), `coterie run "
+                "--new-ledger` or Ledger.create makes one"
             ) from None
         except OSError as error:
             raise self._unusable(error) from None
@@ -633,34 +656,38 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
         file.claim()
     else:
         file.check_kind()
+    connection = sqlite3.connect(file.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        connection = sqlite3.connect(file.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA trusted_schema = OFF")
-            if new:
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            if mode != "wal":
-                raise sqlite3.OperationalError(f"journal mode {mode}")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA cell_size_check = ON")
-            file.check_same()
-        except BaseException:
-            connection.close()
-            raise
-    except sqlite3.Error as error:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if new:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            # nothing may be written into what is no ledger
+            raise NoLedgerError(f"path: {str(file.path)!r} cannot be used (it is no ledger); it is left as it is")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cell_size_check = ON")
+        file.check_same()
+    except BaseException as error:
+        connection.close()
         if new:
             file.remove()
-        code = getattr(error, "sqlite_errorname", None) or ""
-        if code.startswith("SQLITE_BUSY"):
-            raise LedgerError(
-                f"ledger: {str(file.path)!r} has been held by another process for {LOCK_TIMEOUT_S:g} seconds; nothing "
-                "was charged"
-            ) from None
-        if code.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-            raise LedgerError(f"ledger: {str(file.path)!r} cannot be written ({error}); nothing was charged") from None
-        raise InputError(f"path: {str(file.path)!r} cannot be used ({error}); it is left as it is") from None
+        if isinstance(error, sqlite3.Error):
+            raise _sentence(error, repr(str(file.path)), writing=True) from None
+        raise
     return connection
+
+
+def _sentence(error: sqlite3.Error, name: str, *, writing: bool) -> CoterieError:
+    code = getattr(error, "sqlite_errorname", None) or ""
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")):
+        return LedgerError(
+            f"ledger: {name} has been held by another process for {LOCK_TIMEOUT_S:g} seconds; nothing was charged"
+        )
+    if writing and code.startswith(_UNWRITABLE):
+        return LedgerError(f"ledger: {name} cannot be written ({error}); nothing was charged")
+    kind = NoLedgerError if code == "SQLITE_NOTADB" else InputError
+    return kind(f"path: {name} cannot be used ({error}); it is left as it is")
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
