@@ -183,7 +183,7 @@ class Reservation:
 
     @property
     def last_round(self) -> int | None:
-        return max(self.committed, default=None)
+        return next(reversed(self.committed), None)  # they only ever go up
 
 
 class State:
@@ -199,6 +199,7 @@ class State:
         self.bookings: list[Reservation] = []  # and charges, which are reservations that no run goes with
         self.replies: dict[int, bytes] = {}
         self.hashes: list[bytes] = []
+        self.writers: set[str] = set()  # versions of SQLite
 
     hash: bytes | None
     signature: bytes | None
@@ -211,9 +212,9 @@ class State:
         body = _object(text)
         if canonical(body) != text or body.pop("previous") != (None if self.hash is None else self.hash.hex()):
             raise ValueError(f"entry {number} does not follow entry {self.count}")
-        at, kind = body.pop("time"), body.pop("kind")
-        if not _is_number(at) or not math.isfinite(at):
-            raise ValueError(f"entry {number} has no time")
+        at, kind, writer = body.pop("time"), body.pop("kind"), body.pop("sqlite")
+        if not _is_number(at) or not math.isfinite(at) or not isinstance(writer, str):
+            raise ValueError(f"entry {number} does not say when and by what it was written")
         if (number == 1) != (kind == "created"):
             raise ValueError(f"entry {number} is of kind {kind!r}")
         if number == 1:
@@ -235,6 +236,7 @@ class State:
             fold[kind](number, float(at), **body)
         self.count, self.hash, self.signature, self.time = number, found, signature, max(self.time, float(at))
         self.hashes.append(found)
+        self.writers.add(writer)
 
     def _created(self, *, format: Any, made: Any, composition: Any, limit: Any, owner: Any) -> None:
         if format != FORMAT or composition not in get_args(Composition) or not isinstance(made, str):

@@ -38,12 +38,15 @@ from coterie.ledger.entries import (
     public,
     sha256,
 )
+from coterie.ledger.pages import check_unused
 from coterie.privacy import composition
 from coterie.privacy.composition import Price
 
 LOCK_TIMEOUT_S = 5.0
 LARGEST_REPLY = 10**9  # bytes
+LARGEST_IMAGE = 2**29  # bytes of a file whose unused space is looked at
 APPLICATION_ID = 0x436F7465
+USER_VERSION = 1
 _UNWRITABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 SCHEMA = (
     "CREATE TABLE entries "
@@ -296,7 +299,8 @@ class Ledger:
         for number, text, found, signature in rows:
             content = json.loads(text)
             kind, at = content.pop("kind"), content.pop("time")
-            content.pop("previous")
+            for name in ("previous", "sqlite"):
+                content.pop(name)
             yield Entry(number, kind, at, content, found.hex(), None if signature is None else signature.hex())
 
     def head(self) -> Receipt:
@@ -323,7 +327,6 @@ class Ledger:
                 if found != "ok":
                     raise ValueError(f"the file is damaged: {found}")
                 _check_schema(self._connection)
-                self._check_size()
                 fresh = State()
                 for row in self._rows(0):
                     fresh.add(*row, every_signature=True)
@@ -339,6 +342,7 @@ class Ledger:
                 if fresh.receipt() != self._state.receipt():
                     raise ValueError("it is not what this process has read")
                 if self._file is not None:
+                    self._check_unused(fresh)
                     fresh.check_holds(self._file.head())
                 if receipt is not None:
                     fresh.check_holds(receipt)
@@ -355,6 +359,7 @@ class Ledger:
             with self._reading(), contextlib.closing(sqlite3.connect(target.path, isolation_level=None)) as copy:
                 self._connection.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")
+                copy.execute(f"PRAGMA schema_version = {len(SCHEMA)}")  # which copying has counted up
             target.sync()
         except (OSError, sqlite3.Error) as error:
             target.remove()
@@ -423,7 +428,12 @@ class Ledger:
 
     def _insert(self, body: dict[str, Any], reply: bytes | None = None) -> tuple[int, str, bytes, bytes | None]:
         state = self._state
-        stamped = {**body, "time": state.now(), "previous": None if state.hash is None else state.hash.hex()}
+        stamped = {
+            **body,
+            "time": state.now(),
+            "sqlite": sqlite3.sqlite_version,
+            "previous": None if state.hash is None else state.hash.hex(),
+        }
         number, text = state.count + 1, canonical(stamped)
         found = sha256(text.encode())
         signature = None if self._key is None else self._key.sign(SIGNED + found)
@@ -456,10 +466,14 @@ class Ledger:
             owner = "nobody" if self._state.owner is None else f"{self._state.owner[:16]}..."
             raise InputError(f"key: got that of {public(self._key)[:16]}...; this ledger belongs to {owner}")
 
-    def _check_size(self) -> None:
+    def _check_unused(self, state: State) -> None:
+        """Of files up to a size, because the whole of it is held in memory."""
         size, pages = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count"))
         if self._file is not None and not 0 < self._file.path.stat().st_size <= size * pages:
             raise ValueError("something was added to the file")
+        if size * pages <= LARGEST_IMAGE:
+            image = self._connection.serialize()
+            check_unused(image, user_version=USER_VERSION, schema_version=len(SCHEMA), writers=state.writers)
 
     def _catch_up(self) -> None:
         """Read what others have added; whatever this object has seen must still be there."""
@@ -661,11 +675,13 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         if new:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {USER_VERSION}")
         elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             # nothing may be written into what is no ledger
             raise NoLedgerError(f"path: {str(file.path)!r} cannot be used (it is no ledger); it is left as it is")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")  # what SQLite moves it leaves as zeros
         connection.execute("PRAGMA cell_size_check = ON")
         file.check_same()
     except BaseException as error:
@@ -691,6 +707,10 @@ def _sentence(error: sqlite3.Error, name: str, *, writing: bool) -> CoterieError
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
-    found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema ORDER BY rowid")]
-    if found != list(SCHEMA):
+    found = connection.execute("SELECT rowid, type, name, tbl_name, rootpage, sql FROM sqlite_schema").fetchall()
+    expected = []
+    for number, sql in enumerate(SCHEMA, start=1):
+        _, kind, name, *_ = sql.split()
+        expected.append((number, kind.lower(), name, "entries", 2 if kind == "TABLE" else 0, sql))
+    if found != expected:
         raise ValueError("its tables are not those of a ledger")
