@@ -47,6 +47,7 @@ LARGEST_REPLY = 10**9  # bytes
 LARGEST_IMAGE = 2**29  # bytes of a file whose unused space is looked at
 APPLICATION_ID = 0x436F7465
 USER_VERSION = 1
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError)  # what SQLite says may quote what it read
 _UNWRITABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 SCHEMA = (
     "CREATE TABLE entries "
@@ -541,7 +542,7 @@ class Ledger:
     def _translated(self, *, writing: bool) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             raise _sentence(error, self._name(), writing=writing) from None
         except OSError as error:
             if isinstance(error, CoterieError):
@@ -688,13 +689,13 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
         connection.close()
         if new:
             file.remove()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, _DAMAGE):
             raise _sentence(error, repr(str(file.path)), writing=True) from None
         raise
     return connection
 
 
-def _sentence(error: sqlite3.Error, name: str, *, writing: bool) -> CoterieError:
+def _sentence(error: Exception, name: str, *, writing: bool) -> CoterieError:
     code = getattr(error, "sqlite_errorname", None) or ""
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")):
         return LedgerError(

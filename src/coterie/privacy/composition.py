@@ -108,8 +108,9 @@ class Price:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Price":
-        if content.keys() != {"epsilon", "delta", "curve", "gaussian", "pure"}:
-            raise InputError(f"price: got the keys {', '.join(content)}")
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(content, dict) or set(content) != names:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"price: {', '.join(sorted(names))} are needed")
         rows = content["curve"]
         return cls(
             epsilon=_read(content["epsilon"]),

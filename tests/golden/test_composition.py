@@ -1,0 +1,149 @@
+"""What plans cost together: by curves as by one plan that holds them all, exactly for Gaussians, and paid for where the
+way may be chosen after the fact."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.errors import InputError
+from coterie.privacy import accountants
+from coterie.privacy.composition import ORDERS, Price, fits, total
+from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian, Pure
+
+DELTA = 1e-6
+SOME = [
+    [(Gaussian(0.2), 1)],
+    [(Gaussian(0.01), 100), (Gaussian(0.3), 1)],
+    [(Pure(0.1), 3)],
+    [(GaussianObjective(0.05, 0.01, 1, "zero-out", True), 20)],
+    [(GaussianObjective(0.05, 0.01, 2, "replace-one", False), 20)],
+    [(PoissonGaussian(0.5, 0.01), 200)],
+]
+PRICES = {delta: [Price.of(ledger, delta) for ledger in SOME] for delta in (1e-7, DELTA)}
+
+
+def rdp_on_orders(ledger, delta):
+    curve = sum(count * event.rdp(ORDERS) for event, count in ledger)
+    return float(np.max(np.min(curve + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1), axis=1)))
+
+
+@pytest.mark.parametrize("first", [0.05, 0.4])
+@pytest.mark.parametrize("second", [0.1, 1.5])
+def test_two_gaussian_plans_are_one(first, second):
+    prices = [Price.of([(Gaussian(ratio), 1)], DELTA) for ratio in (first, second)]
+    one = accountants.gaussian_epsilon([(Gaussian(math.hypot(first, second)), 1)], DELTA)
+    assert total(prices, DELTA, in_advance=True) == pytest.approx(one, rel=1e-8)
+    # where the second may have been chosen after the first was seen, a third of delta is left to this way
+    third = accountants.gaussian_epsilon([(Gaussian(math.hypot(first, second)), 1)], DELTA / 3)
+    assert total(prices, DELTA) == pytest.approx(third, rel=1e-8)
+    assert one < third
+
+
+@pytest.mark.parametrize("first", SOME[3:])
+@pytest.mark.parametrize("second", SOME[3:])
+def test_curves_add_up_to_that_of_one_plan(first, second):
+    prices = [Price.of(ledger, DELTA) for ledger in (first, second)]
+    stated = total(prices, DELTA, in_advance=True)
+    assert stated == pytest.approx(rdp_on_orders([*first, *second], DELTA), rel=1e-8)
+    exact = accountants.rdp_epsilon([*first, *second], DELTA)
+    assert exact <= stated <= 1.03 * exact
+    assert total(prices, DELTA) == pytest.approx(rdp_on_orders([*first, *second], DELTA / (3 * len(ORDERS))), rel=1e-8)
+
+
+@pytest.mark.parametrize("ledger", SOME)
+def test_one_plan_alone_costs_what_it_states(ledger):
+    price = Price.of(ledger, DELTA)
+    assert total([price], DELTA) <= price.epsilon
+    assert fits([price], (price.epsilon, DELTA))
+    assert not fits([price], (0.9 * total([price], DELTA), DELTA))
+    assert total([price], DELTA) >= 0.97 * accountants.epsilon(ledger, DELTA)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from([1e-7, DELTA]), st.data())
+def test_never_above_adding(delta, data):
+    """Nor, where plans may be chosen after the fact, above adding with a third of delta."""
+    prices = data.draw(st.lists(st.sampled_from(PRICES[delta]), min_size=2, max_size=6))
+    added = sum(price.epsilon for price in prices)
+    assert total(prices, len(prices) * delta, in_advance=True) <= added * (1 + 1e-8)
+    assert total(prices, 3 * len(prices) * delta) <= added * (1 + 1e-8)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(PRICES[DELTA]), min_size=1, max_size=5), st.sampled_from(PRICES[DELTA]))
+def test_more_never_costs_less(prices, another):
+    assert total([*prices, another], DELTA) >= total(prices, DELTA) * (1 - 1e-8)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(PRICES[DELTA]), min_size=1, max_size=4), st.sampled_from([1, 3]))
+def test_a_total_is_the_least_limit_that_admits(prices, records):
+    stated = total(prices, DELTA, records=records)
+    assert fits(prices, (stated, DELTA), records=records)
+    assert not fits(prices, (0.999 * stated, DELTA), records=records)
+
+
+def test_people_with_several_records_lose_what_a_plan_says_they_do():
+    """One plan alone at its own delta, against the plan's own search over what one record may lose."""
+    ledger = [(Gaussian(0.1), 1)]
+    alone = total([Price.of(ledger, DELTA, stated=math.inf)], DELTA, records=4)
+    searched = accountants.group_epsilon(lambda d: accountants.epsilon(ledger, d), DELTA, 4)
+    assert alone == pytest.approx(searched, rel=1e-6)
+    # a group of four sees at least a Gaussian of four times the ratio
+    assert alone >= accountants.gaussian_epsilon([(Gaussian(0.4), 1)], DELTA)
+
+
+def test_an_order_that_is_chosen_after_the_fact_can_exceed_delta():
+    """Why delta is divided. A Gaussian release is seen, then a plan is chosen that fills the limit at one order: with a
+    chance c it shows a loss x, and e^((a-1) R) - 1 = c e^((a-1) x) holds its divergence of order a below R. With an
+    order fixed before, the limit is kept; with the order that suits what was seen, twice as much is lost."""
+    ratio, delta, most = 0.05, 1e-6, 1.0
+    z = np.linspace(-9, 9, 20_001)
+    weight = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+    loss = ratio**2 / 2 + ratio * z  # of the first release
+    exceeding = []
+    for order in np.linspace(5, 150, 60):
+        left = most - np.log1p(-1 / order) + np.log(delta * order) / (order - 1) - order * ratio**2 / 2
+        x = most - loss + np.log1p(1 / (order - 1))  # the worst
+        chance = np.minimum(np.expm1((order - 1) * max(left, 0.0)) * np.exp(-(order - 1) * x), 1.0)
+        assert (x > 0).all()
+        exceeding.append(chance * -np.expm1(most - loss - x))
+    exceeding = np.array(exceeding)
+    assert 0.9 * delta < (exceeding * weight).sum(axis=1).max() <= delta
+    assert (exceeding.max(axis=0) * weight).sum() > 2 * delta
+
+
+def test_a_release_without_a_bound_fits_no_limit():
+    bounded, unbounded = Price.of(SOME[0], DELTA), Price.unbounded(DELTA)
+    assert total([bounded, unbounded], DELTA) == math.inf
+    assert not fits([unbounded], (1e6, 0.5))
+    assert Price.of([(Pure(1.0), 1)], DELTA).pure == 1.0
+
+
+@pytest.mark.parametrize("ledger", SOME)
+def test_prices_are_read_back_as_they_were(ledger):
+    price = Price.of(ledger, DELTA)
+    assert Price.from_dict(price.to_dict()) == price
+
+
+BAD = [
+    {"epsilon": -1.0},
+    {"epsilon": math.nan},
+    {"delta": 2.0},
+    {"delta": "infinite"},
+    {"gaussian": -1.0},
+    {"pure": math.nan},
+    {"pure": math.inf},
+    {"curve": [[0.0]]},
+    {"curve": [[0.0] * len(ORDERS), [-1.0] * len(ORDERS)]},
+    {"note": 1},
+]
+
+
+@pytest.mark.parametrize("change", BAD, ids=map(str, BAD))
+def test_prices_that_are_none_are_refused(change):
+    with pytest.raises(InputError):
+        Price.from_dict({**Price.of(SOME[0], DELTA).to_dict(), **change})
