@@ -27,6 +27,7 @@ __all__ = ["BudgetError", "LedgerError", "Spending", "Terms"]
 Entry = tuple[str, float, float]
 
 LARGEST_OLD = 10**8  # bytes
+LOCK_TIMEOUT_S = 5.0
 _LINES, _DOCUMENT = "coterie-spending-2", "coterie-spending-1"
 _DATA = "all"  # a Spending knows one body of data
 
@@ -175,7 +176,7 @@ def _import(path: Path) -> None:
     lock, head = path.with_name(path.name + ".lock"), path.with_name(path.name + ".head")
     new, old = path.with_name(f".{path.name}.new"), path.with_name(path.name + ".old")
     try:
-        with FileLock(lock, timeout=5.0):
+        with FileLock(lock, timeout=LOCK_TIMEOUT_S):
             with contextlib.suppress(NoLedgerError):
                 Ledger.open(path).close()
                 return  # somebody else has done it
