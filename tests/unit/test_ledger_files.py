@@ -3,14 +3,16 @@
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import json
 import os
+import random
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -542,97 +544,24 @@ def test_forks(plain):
 
 # --- kills and races --------------------------------------------------------------------------------------------------
 
-WORKER = """
-import sys
-from coterie.ledger import Ledger
-from tests_prices import PRICE, RECORD
-with Ledger.open(sys.argv[1]) as ledger:
-    for number in range(10**6):
-        run = f"{sys.argv[2]}-{number}"
-        ledger.reserve(run, data=run, plan="p", price=PRICE, terms=RECORD, rounds=2)
-        print("reserved", run, flush=True)
-        for t in range(2):
-            sent = ledger.commit(run, t, f"{run} {t}".encode(), f"request {t}")
-            print("sent", run, t, sent.hex(), flush=True)
-"""
+
+@pytest.fixture
+def trials(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    return importlib.import_module("ledger_trials")
+
+
+def test_of_two_runs_that_race_for_the_last_of_a_budget_one_gets_it(trials, tmp_path):
+    assert trials.races(tmp_path, 5).keys() <= trials.ONE_GETS_IT
 
 
 @pytest.mark.slow
-def test_killed_processes_lose_nothing_and_double_nothing(tmp_path):
-    """What a process said that it had reserved or sent is in the ledger, once, whenever it is killed."""
-    path = tmp_path / "ledger"
-    Ledger.create(path).close()
-    (tmp_path / "tests_prices.py").write_text(
-        "from coterie.ledger import Price, Terms\n"
-        f"PRICE = Price({PRICE.epsilon}, 1e-6)\nRECORD = Terms('replace-one', 'record')\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    said = []
-    for kill in range(20):
-        command = [sys.executable, "-c", WORKER, str(path), str(kill)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as worker:
-            said.append(worker.stdout.readline())
-            time.sleep(0.003 * kill)
-            os.kill(worker.pid, signal.SIGKILL)
-            said += worker.stdout.readlines()
-    with Ledger.open(path) as ledger:
-        ledger.verify()
-        kinds = [(e.kind, e.content.get("run"), e.content.get("round")) for e in ledger.entries()]
-        assert len(kinds) == len(set(kinds))
-        whole = [line.split() for line in said if line.endswith("\n")]
-        assert len(whole) > 100
-        for kind, name, *more in whole:
-            if kind == "reserved":
-                assert ledger.reservation(name) is not None
-            else:
-                assert ledger.reply(name, int(more[0])).hex() == more[1]
-
-
-RACER = """
-import sys
-from coterie.errors import CoterieError
-from coterie.ledger import BudgetError, Ledger, Price, Terms
-price, terms = Price(1.0, 1e-6), Terms("replace-one", "record")
-for line in sys.stdin:
-    with Ledger.open(line.strip()) as ledger:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        try:
-            ledger.reserve(sys.argv[1], data="d", plan="p", price=price, terms=terms, rounds=1)
-            print("got it", flush=True)
-        except BudgetError:
-            print("refused", flush=True)
-"""
-
-
-def races(folder, times):
-    """How often each of two processes got the last of a budget, and how often both or none did."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    outcomes = {}
-    with contextlib.ExitStack() as stack:
-        racers = [
-            stack.enter_context(subprocess.Popen([sys.executable, "-c", RACER, name], text=True, bufsize=1, **pipes))
-            for name in ("first", "second")
-        ]
-        for number in range(times):
-            path = folder / f"ledger-{number}"
-            Ledger.create(path, epsilon=1.5, delta=1e-5).close()
-            for racer in racers:
-                racer.stdin.write(f"{path}\n")
-            assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 2
-            for racer in racers if number % 2 else racers[::-1]:
-                racer.stdin.write("go\n")
-            outcome = tuple(racer.stdout.readline().strip() for racer in racers)
-            outcomes[outcome] = outcomes.get(outcome, 0) + 1
-            with Ledger.open(path) as ledger:
-                assert len(list(ledger.entries())) == 2
-        for racer in racers:
-            racer.stdin.close()
-    return outcomes
-
-
-def test_of_two_runs_that_race_for_the_last_of_a_budget_one_gets_it(tmp_path):
-    assert races(tmp_path, 10).keys() <= {("got it", "refused"), ("refused", "got it")}
+def test_killed_processes_lose_nothing_and_double_nothing(trials, tmp_path):
+    """What was sent is in the ledger, once, and is sent again byte for byte, whenever a process is killed."""
+    Ledger.create(tmp_path / "ledger").close()
+    sent, faults = trials.kills(tmp_path / "ledger", 10, random.Random(0))
+    assert sent > 10
+    assert faults == []
 
 
 def test_entries_of_the_future_do_not_go_back(plain, monkeypatch):
