@@ -13,12 +13,12 @@ traced. Code is written for one repeat; engines add the repeat axis. Private sta
 None where the channel adds it.
 """
 
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import jax
 
 from coterie.errors import InputError
-from coterie.network.channels import Channel, SecureSum, Token
+from coterie.network.channels import Channel, PairwiseSum, SecureSum, Token
 from coterie.network.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
 from coterie.network.topology import Topology
 from coterie.privacy.grants import Grant
@@ -60,6 +60,7 @@ class Algorithm(Generic[GrantT]):
             )
         for name, schedule in self.mechanism.schedules().items():
             schedule.check_parties(name, topology.n_parties)
+        self.channel.check(topology.n_parties)
         self.selection.check(topology)
         check_selection(self.selection, self.channel, self.mechanism)
         if self.needs_graph and topology.unrestricted and topology.n_parties > 1:
@@ -96,9 +97,9 @@ def check_selection(selection: Selection, channel: Channel, mechanism: Mechanism
     """Refuse selections that a channel cannot carry out, or under which a loss could not be stated."""
     if isinstance(channel, Token) != isinstance(selection, Walk):
         raise InputError(f"selection: got {selection}; a token channel needs a Walk, and a Walk a token channel")
-    if isinstance(channel, SecureSum) and not isinstance(selection, All) and not selection.secret:
+    if isinstance(channel, (SecureSum, PairwiseSum)) and not isinstance(selection, All) and not selection.secret:
         raise InputError(
-            f"selection: got {selection}; a secure sum needs every party's share of the noise in every round: "
+            f"selection: got {selection}; a {channel.name} needs every party's share of the noise in every round: "
             "use All, a secret Poisson, or a curator"
         )
     if not selection.secret:
@@ -110,3 +111,20 @@ def check_selection(selection: Selection, channel: Channel, mechanism: Mechanism
             f"selection: got {selection}; a secret walk needs most_visits and a noise that stays the same, "
             "or nothing bounds what a party pays"
         )
+
+
+# which of the models of all rounds is the model: the last, or an average, in which the noise of rounds cancels
+Averaging = Literal["last", "uniform", "linear"]
+
+
+def check_averaging(averaging: Any) -> None:
+    if averaging not in get_args(Averaging):
+        raise InputError(f"averaging: got {averaging!r}; one of {', '.join(get_args(Averaging))} is needed")
+
+
+def running_average(averaging: Averaging, t: Any, average: Any, value: Any) -> Any:
+    """Only the last value, or weights 1, 1, 1, ... or 1, 2, 3, ... over rounds t = 0, 1, 2, ..."""
+    if averaging == "last":
+        return value
+    share = 1 / (t + 1) if averaging == "uniform" else 2 / (t + 2)
+    return average + share * (value - average)

@@ -97,9 +97,9 @@ def exact_pair(
     return GaussianPair((mean, other_mean), (factor, other_factor))
 
 
-def stated_curve(plan: Plan, orders: np.ndarray) -> np.ndarray:
+def stated_curve(plan: Plan, orders: np.ndarray, observer: str | None = None) -> np.ndarray:
     """What the plan says the first party's records pay over the whole run, both directions."""
-    return np.sum([count * event.rdp(orders) for event, count in plan.ledger(0)], axis=0)
+    return np.sum([count * event.rdp(orders) for event, count in plan.ledger(0, observer=observer)], axis=0)
 
 
 def check(bench: Workbench) -> Measured:
@@ -109,7 +109,11 @@ def check(bench: Workbench) -> Measured:
     if not (one.holds and two.holds):
         detail = f"releases are not affine in the noise (off by {max(one.error, two.error):.1e} deviations)"
         return Measured(stated=bench.stated, applicable=False, detail=detail)
-    pair = GaussianPair((one.mean, two.mean), (one.response, two.response))
+    return compared(bench, GaussianPair((one.mean, two.mean), (one.response, two.response)))
+
+
+def compared(bench: Workbench, pair: GaussianPair) -> Measured:
+    """The exact loss of what is seen against what the plan states."""
     exact, stated = pair.rdp(ORDERS), stated_curve(bench.plan, ORDERS)
     # what is released is rounded to a grid, so the map read off the probes is off by 2^-26, times the order
     over = exact > stated * (1 + 1e-6 + ORDERS * 2.0**-24)

@@ -1,11 +1,3 @@
 """Loops in machine code, made by Numba (the extra `fast`), for what XLA does slowly on a CPU: sparse rows, rows that
 are picked, many small problems. Everything here is numbers in, numbers out; without Numba nothing but speed is missing.
 """
-
-import functools
-from importlib.util import find_spec
-
-
-@functools.cache
-def available() -> bool:
-    return find_spec("numba") is not None

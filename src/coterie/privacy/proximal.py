@@ -12,10 +12,9 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.privacy.events import Event, Gaussian, TokenWalk
-from coterie.privacy.grants import Grant, issue, steps_in_all
+from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
+from coterie.privacy.grants import Grant, issue
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
-from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.proximal_bounds import ProximalBounds
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
 from coterie.problems.problem import Problem
@@ -71,7 +70,7 @@ class ProximalMechanism(Mechanism):
             relaxation=self.relaxation,
             radius=radius,
             noise_std=noise_std,
-            steps=steps_in_all(prox.facts.noise_shares),
+            steps=prox.facts.noise.steps,
             tolerance=tolerance,
             strict=strict,
         )
@@ -188,7 +187,8 @@ class _SumMechanism(ProximalMechanism):
 
     def _tolerance(self, t: int, prox: ProximalBounds) -> float:
         """Allows for rounding at centres as noisy as the mean of the states can become."""
-        return prox.tolerance(self.noise_multiplier.at(t, 0) * 2 * prox.reach / prox.facts.n_parties)
+        facts = prox.facts
+        return prox.tolerance(self.noise_multiplier.at(t, 0) * facts.noise.total * 2 * prox.reach / facts.n_parties)
 
 
 @serialisable
