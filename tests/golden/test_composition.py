@@ -1,6 +1,7 @@
 """What plans cost together: by curves as by one plan that holds them all, exactly for Gaussians, and paid for where the
 way may be chosen after the fact."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -94,17 +95,20 @@ def test_more_never_costs_less(prices, another):
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(PRICES[DELTA]), min_size=1, max_size=4), st.sampled_from([1, 3]))
 def test_a_total_is_the_least_limit_that_admits(prices, records):
-    stated = total(prices, DELTA, records=records)
-    assert fits(prices, (stated, DELTA), records=records)
-    assert not fits(prices, (0.999 * stated, DELTA), records=records)
+    prices = [dataclasses.replace(price, records=records) for price in prices]
+    stated = total(prices, DELTA)
+    assert fits(prices, (stated, DELTA))
+    assert not fits(prices, (0.999 * stated, DELTA))
 
 
 def test_people_with_several_records_lose_what_a_plan_says_they_do():
     """One plan alone at its own delta, against the plan's own search over what one record may lose."""
     ledger = [(Gaussian(0.1), 1)]
-    alone = total([Price.of(ledger, DELTA, stated=math.inf)], DELTA, records=4)
+    alone = total([Price.of(ledger, DELTA, stated=math.inf, records=4)], DELTA)
     searched = accountants.group_epsilon(lambda d: accountants.epsilon(ledger, d), DELTA, 4)
     assert alone == pytest.approx(searched, rel=1e-6)
+    with pytest.raises(InputError, match="stated: got None"):
+        Price.of(ledger, DELTA, records=4)
     # a group of four sees at least a Gaussian of four times the ratio
     assert alone >= accountants.gaussian_epsilon([(Gaussian(0.4), 1)], DELTA)
 
@@ -161,6 +165,8 @@ BAD = [
     {"pure": math.inf},
     {"curve": [[0.0]]},
     {"curve": [[0.0] * len(ORDERS), [-1.0] * len(ORDERS)]},
+    {"records": 0},
+    {"records": 1.5},
     {"note": 1},
 ]
 
