@@ -416,8 +416,8 @@ class Ledger:
                 self._connection.execute(statement)
             self._insert(first)
             self._connection.execute("COMMIT")
-        if self._file is not None:
-            self._file.sync()
+            if self._file is not None:
+                self._file.sync()
 
     def _append(self, body: dict[str, Any], reply: bytes | None = None) -> None:
         """Write one more entry, on disk when this returns; where that fails, the ledger is as it was."""
@@ -580,7 +580,7 @@ class _File:
 
     def claim(self) -> None:
         """Make the file, which nobody else may have made."""
-        if self.beside(".head").exists() and not self.path.exists():
+        if os.path.exists(self.beside(".head")) and not os.path.exists(self.path):
             raise InputError(
                 f"path: a ledger was at {str(self.path)!r} before ({self.beside('.head').name} is still there); bring "
                 "it back, or choose another path"
@@ -678,8 +678,9 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
         file.claim()
     else:
         file.check_kind()
-    connection = sqlite3.connect(file.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection = None
     try:
+        connection = sqlite3.connect(file.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA trusted_schema = OFF")
         if new:
             for mark in marks:
@@ -693,7 +694,8 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA cell_size_check = ON")
         file.check_same()
     except BaseException as error:
-        connection.close()
+        if connection is not None:
+            connection.close()
         if new:
             file.remove()
         if isinstance(error, _DAMAGE):
