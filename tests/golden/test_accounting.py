@@ -18,8 +18,9 @@ from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy import accountants
+from coterie.privacy.argmin_bounds import ArgminBounds
 from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian, Pure, Unprotected
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
@@ -345,3 +346,22 @@ def test_what_has_no_noise_has_no_bound_in_either_direction():
     curve = Unprotected().rdp(accountants.ORDERS)
     assert curve.shape == (2, len(accountants.ORDERS))
     assert np.isinf(curve).all()
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.4, 5.0, 400.0])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_a_logistic_record_pays_where_its_slope_and_curvature_cost_most_together(rate, adjacency):
+    """With slope p its curvature is p (1 - p): the largest sum over p, by trying many."""
+    weight, row_norm, penalty, degree = 2.0, 3.0, 0.5, 2
+    known = Facts(parties=("a", "b", "c"), sizes=(5, 5, 5), n_features=1, row_norm=row_norm, labels=("-", "+"))
+    problem = Problem(loss=Logistic(), regulariser=L2(0.3), record_weight=weight)
+    bounds = ArgminBounds(
+        problem, PartyFacts.of(0, problem, known, degree, adjacency, "record"), curvature=2 * penalty * degree
+    )
+    convexity = 0.3 / 3 + 2 * penalty * degree
+    p = np.linspace(0, 1, 200_001)
+    own = rate * weight * row_norm * p + np.log1p(weight * row_norm**2 / convexity * p * (1 - p))
+    other = rate * weight * row_norm if adjacency == "replace-one" else 0.0
+    assert bounds.gamma_loss(rate) == pytest.approx(own.max() + other, rel=1e-9)
+    if rate * convexity >= row_norm:
+        assert bounds.gamma_loss(rate) == pytest.approx(rate * bounds.sensitivity, rel=1e-12)
