@@ -122,7 +122,9 @@ def cells_of(n, d, positives, settings, repeats, seed, budget_bytes):
     plans = [plan_of(n, d, parties, epsilon) for parties, epsilon in settings]
     many = [math.sqrt(parties) for parties, _ in settings]
     multipliers = [gaussian_multiplier(epsilon, DELTA) for _, epsilon in settings]
-    fit_stds = np.array([2 * m / math.sqrt(1 - rules.INFERENCE_SHARE) * r for m, r in zip(multipliers, many)])
+    fit_stds = np.array(
+        [2 * m / math.sqrt(1 - rules.INFERENCE_SHARE) * r for m, r in zip(multipliers, many, strict=True)]
+    )
     ridges = 1.0 + fit_stds / rules.SCORE
     batch = max(1, min(repeats, int(budget_bytes / (n * d * 8 * 6))))
     rng = np.random.default_rng([seed, n, d, int(1000 * positives)])
@@ -135,7 +137,7 @@ def cells_of(n, d, positives, settings, repeats, seed, budget_bytes):
             jax.tree.map(np.asarray, function(part, n, theta, *(a[i * batch : (i + 1) * batch] for a in arrays)))
             for i, part in enumerate(parts)
         ]
-        return [np.concatenate(column) for column in zip(*found)]
+        return [np.concatenate(column) for column in zip(*found, strict=True)]
 
     models, exact = in_parts(lambda part, n, theta: _started(part, n, theta, ridges, fit_stds))
     stages = [[] for _ in settings]

@@ -17,8 +17,7 @@ gradient is bought in vain. With M = sum_k a_k D~_k' and 1/s_g^2 = sum_k 1/s_gk^
     Cov = M^-1 ( J + s_g^2 I + sum_k a_k^2 (s_hk^2/2)(|v_k|^2 I + v_k v_k') ) M^-1.
 
 That M is itself noised matters little: it stands on both sides of theta^ - theta0 = -M^-1 U, and U does not depend on
-it but through E v. |v_k|^2 is estimated by |theta^ - f_k|^2 less what the noise of theta^ adds to it. J is w M where the
-model is right (logistic, multinomial; w a record's weight), or is released.
+it but through E v. J is w M where the model is right (logistic, multinomial; w a record's weight), or is released.
 
 *How the gradient moves.* For a quadratic loss D(v) = H v. Under noise f is drawn towards zero, and a logistic loss has
 another Hessian at theta0 than at f: with 5 % of positives H v can be wrong by half. Where the design has a constant
@@ -35,9 +34,10 @@ curvature, so that estimate +- 1.96 standard errors is too short just when it is
 coefficient that a test does not refuse whose covariance is taken at that value, the other coefficients where they fit
 best (Rao's score test; for one coefficient and a quadratic loss, Fieller's interval for a ratio).
 
-*What cannot be seen.* Eigenvectors of the last H~ with eigenvalues under TIMES_NOISE s_h sqrt(p) are directions in which curvature cannot
-be told from its noise (whose norm is about s_h sqrt(2 p)). A coefficient that lies in them for more than MOST_UNSEEN of
-its squared length is not identified, and gets no interval.
+*What cannot be seen.* Eigenvectors of the last H~ with eigenvalues under TIMES_NOISE s_h sqrt(p) are directions in which
+curvature cannot be told from its noise, whose norm is about s_h sqrt(2 p). A coefficient that lies in them for more than
+MOST_UNSEEN of its squared length is not identified, and gets no interval; where they are more than half of all, no
+eigenvector means anything, and no coefficient does. Intervals of those that are may still be open at one end.
 """
 
 import dataclasses
@@ -170,7 +170,14 @@ class Equations:
 
     def for_each(self) -> "Equations":
         """The same with one more axis, along which several values of theta are tried."""
-        stages = [s._replace(model=s.model[..., None, :], gradient=s.gradient[..., None, :], hessian=s.hessian[..., None, :, :]) for s in self.stages]  # fmt: skip
+        stages = [
+            stage._replace(
+                model=stage.model[..., None, :],
+                gradient=stage.gradient[..., None, :],
+                hessian=stage.hessian[..., None, :, :],
+            )
+            for stage in self.stages
+        ]
         second = None if self.second_moment is None else self.second_moment[..., None, :, :]
         return Equations(stages, constant=self.constant, record_weight=self.record_weight, second_moment=second)
 
@@ -284,5 +291,6 @@ def visible(equations: Equations) -> tuple[np.ndarray, np.ndarray]:
 def identified(equations: Equations, contrasts: np.ndarray) -> np.ndarray:
     """Which linear functions of the coefficients, rows of `contrasts`, lie in what can be seen."""
     values, vectors = visible(equations)
-    lost = (np.einsum("ij,...jk->...ik", contrasts, vectors * (values < 1)[..., None, :]) ** 2).sum(-1)
-    return lost < MOST_UNSEEN * (contrasts**2).sum(-1)
+    unseen = values < 1
+    lost = (np.einsum("ij,...jk->...ik", contrasts, vectors * unseen[..., None, :]) ** 2).sum(-1)
+    return (lost < MOST_UNSEEN * (contrasts**2).sum(-1)) & (2 * unseen.sum(-1) <= equations.p)[..., None]
