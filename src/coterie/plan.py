@@ -97,7 +97,7 @@ class Plan:
         self.algorithm.check(self.topology, self.problem)
         _ = self.issued  # every hypothesis is checked here
         if self.moments is not None:
-            self.moments.check(self.problem)
+            self.moments.check(self.problem, self.facts)
             for party in self.kinds[1]:
                 self.moment_grants(party)
 

@@ -58,8 +58,7 @@ from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
-from coterie.privacy.moments import TIMES_NOISE, Moments
-from coterie.problems.losses import Huber, Squared
+from coterie.privacy.moments import TIMES_NOISE, Moments, known_variance
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import Regulariser
 from coterie.promise import Privacy
@@ -140,7 +139,7 @@ def _moments(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled,
     hessian_std = change * situation.multiplier * math.sqrt(n_noises)
     least_visible = TIMES_NOISE * hessian_std * math.sqrt(p)
     wanted = (VISIBLE * least_visible * 8 * p / situation.curvature) ** 2
-    second = SECOND_MOMENT_SHARE if robust or isinstance(problem.loss, (Huber, Squared)) else 0.0
+    second = SECOND_MOMENT_SHARE if robust or not known_variance(problem, facts) else 0.0
     low, high = CURVATURE_SHARES
     curvature = min(max(wanted / share, low), high)
 

@@ -34,10 +34,10 @@ curvature, so that estimate +- 1.96 standard errors is too short just when it is
 coefficient that a test does not refuse whose covariance is taken at that value, the other coefficients where they fit
 best (Rao's score test; for one coefficient and a quadratic loss, Fieller's interval for a ratio).
 
-*What cannot be seen.* Eigenvectors of the last H~ with eigenvalues under TIMES_NOISE s_h sqrt(p) are directions in which
-curvature cannot be told from its noise, whose norm is about s_h sqrt(2 p). A coefficient that lies in them for more than
-MOST_UNSEEN of its squared length is not identified, and gets no interval; where they are more than half of all, no
-eigenvector means anything, and no coefficient does. Intervals of those that are may still be open at one end.
+*What cannot be seen.* Eigenvectors of the last H~ with eigenvalues under TIMES_NOISE s_h sqrt(p) are directions in
+which curvature cannot be told from its noise, whose norm is about s_h sqrt(2 p). A coefficient that lies in them for
+more than MOST_UNSEEN of its squared length is not identified, and gets no interval; where they are more than half of
+all, no eigenvector means anything, and no coefficient does. Intervals of those that are may still be open at one end.
 """
 
 import dataclasses

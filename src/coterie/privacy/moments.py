@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import InputError
+from coterie.facts import Facts
 from coterie.privacy.grants import Grant, SumGrant, SumScales, issue, untouched
 from coterie.privacy.mechanisms import GaussianGradient, Mechanism, PartyFacts, check_clip, grid_event
 from coterie.privacy.noise import Purpose
@@ -161,6 +162,14 @@ class GaussianSecondMoment(_OfMatrices):
         return facts.record_weight * facts.record_slope(problem, self.clip) ** 2
 
 
+def known_variance(problem: Problem, facts: Facts) -> bool:
+    """Whether the variance of a record's gradient follows from its curvature, were the model right: a regression's
+    errors have any variance, and records of different weights count in it by their squares."""
+    alike = problem.class_weight is None and facts.weight_bound == 1
+    alike = alike and (problem.party_weight is None or facts.smallest == facts.largest)
+    return alike and isinstance(problem.loss, (Logistic, Multinomial))
+
+
 class MomentGrant(NamedTuple):
     """The grant of one release: what it is, and at the model of which stage."""
 
@@ -202,12 +211,12 @@ class Moments:
         if self.second_moment_multiplier is not None:
             yield "second_moment", len(self.gradient_multipliers), self.second_moment_multiplier
 
-    def check(self, problem: Problem) -> None:
+    def check(self, problem: Problem, facts: Facts) -> None:
         if not isinstance(problem.loss, LOSSES):
             names = ", ".join(loss.__name__ for loss in LOSSES)
             raise InputError(f"inference: got the loss {type(problem.loss).__name__}; one of {names} is needed")
-        if self.second_moment_multiplier is None and isinstance(problem.loss, (Huber, Squared)):
-            raise InputError("inference: a regression's errors have no known variance; the second moment is needed")
+        if self.second_moment_multiplier is None and not known_variance(problem, facts):
+            raise InputError("inference: the variance of gradients is not known; their second moment is needed")
 
     def grants(self, problem: Problem, facts: PartyFacts) -> tuple[MomentGrant, ...]:
         kinds: dict[Purpose, Any] = {
