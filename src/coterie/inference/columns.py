@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from coterie.data.schema import CategoryColumn, Schema
+from coterie.data.design import make_design, split_intercept
+from coterie.data.schema import Column, NumberColumn, Schema
 from coterie.facts import Facts
 from coterie.problems.losses import Logistic, Loss
 
@@ -38,28 +40,51 @@ class Columns:
         return cls((*names, "intercept"), np.diag(np.append(scales, intercept[0])), constant=last / intercept[1])
 
     @classmethod
-    def of_schema(cls, schema: Schema, facts: Facts) -> "Columns":
-        """Numbers per unit of their column; categories against the first of their column."""
+    def of_schema(cls, schema: Schema, row_norm: float, *, intercept: bool) -> "Columns":
+        """What a change of one column does to the score: by one unit of a number, or from the first level to another.
+
+        Encoding is affine between probes, so the difference of two encoded rows is the contrast. `intercept` is the
+        score of a record whose features are all 0, at the centre of every column.
+        """
+        d = len(schema.feature_names) + intercept
+        shrink, scale = split_intercept(np.ones(d), row_norm, intercept=intercept)
+        constant = float(make_design(np.zeros((1, d - intercept)), row_norm, intercept=intercept)[0, -1])
+        usual: dict[str, Any] = {column.name: _levels(column)[0][1] for column in schema.columns}
         names: list[str] = []
         rows: list[np.ndarray] = []
         groups: dict[str, list[int]] = {}
-        whole: list[np.ndarray] = []  # of each category column: its features sum to 1 in every row
-        each, start = np.eye(facts.n_features), 0
+        null: list[np.ndarray] = []
+        fixed: list[np.ndarray] = []  # times every row: 1
+        start = 0
+
+        def encoded(column: str, value: Any) -> np.ndarray:
+            table = {name: [value if name == column else given] for name, given in usual.items()}
+            return np.append(shrink * schema.encode(table)[0], np.zeros(int(intercept)))
+
         for column in schema.columns:
-            if isinstance(column, CategoryColumn):
-                here = each[start : start + len(column.categories)]
-                whole.append(here.sum(axis=0))
-                groups[column.name] = list(range(len(rows), len(rows) + len(here) - 1))
-                rows += list(here[1:] - here[0])
-                names += [f"{column.name}={c} (not {column.categories[0]})" for c in column.categories[1:]]
-                start += len(here)
-            else:
-                rows.append(each[start] / column.bound)
-                names.append(column.name)
-                start += 1
-        null = np.array([other - whole[0] for other in whole[1:]]).T if len(whole) > 1 else None
-        groups = {name: places for name, places in groups.items() if len(places) > 1}
-        return cls(tuple(names), np.array(rows), null=null, groups=groups)
+            (_, first), *others = _levels(column)
+            before, block = encoded(column.name, first), np.zeros(d)
+            block[start : (start := start + len(column.feature_names))] = 1.0
+            if not _is_line(column):
+                sums = float(before @ block)
+                (null if abs(sums) < 1e-12 else fixed).append(block / (sums if abs(sums) >= 1e-12 else 1.0))
+                groups[column.name] = list(range(len(rows), len(rows) + len(others)))
+            for name, value in others:
+                length = _length(column, first, value) if _is_line(column) and value is not None else 1.0
+                names.append(name)
+                rows.append((encoded(column.name, value) - before) / length)
+        if intercept:
+            last = np.eye(d)[-1]
+            fixed.insert(0, last / constant)
+            names, rows = [*names, "intercept"], [*rows, float(scale) * last]
+        null += [other - fixed[0] for other in fixed[1:]]
+        return cls(
+            tuple(names),
+            np.array(rows),
+            constant=fixed[0] if intercept else None,
+            null=np.array(null).T if null else None,
+            groups={name: places for name, places in groups.items() if len(places) > 1},
+        )
 
     def of_outputs(self, loss: Loss, facts: Facts) -> "Columns":
         """The same of a model with several outputs, each class against the first."""
@@ -89,3 +114,30 @@ class Columns:
             return None
         u, sizes, _ = np.linalg.svd(self.null, full_matrices=True)
         return u[:, int((sizes > 1e-9 * sizes[0]).sum()) :]
+
+
+def _is_line(column: Column) -> bool:
+    return isinstance(column, NumberColumn) and not column.bins
+
+
+def _levels(column: Column) -> list[tuple[str, Any]]:
+    """Names and values to compare: of a number its ends, of categories and bins one each, the first to compare with."""
+    if isinstance(column, NumberColumn) and not column.bins:
+        name = f"log(1 + |{column.name}|)" if column.log else column.name
+        more: list[tuple[str, Any]] = [(f"{column.name} is missing", None)] if column.missing is not False else []
+        return [(name, column.minimum), (name, column.maximum), *more]
+    if isinstance(column, NumberColumn):
+        values: list[Any] = [column.minimum, *column.bins]
+    else:
+        # nobody would list a text of unprintable characters
+        values = [*column.categories, *(("\0",) if column.other else ())]
+    values += [None] if column.missing else []
+    first, *others = column.feature_names
+    return [(first, values[0]), *((f"{n} (not {first})", v) for n, v in zip(others, values[1:], strict=True))]
+
+
+def _length(column: Column, low: float, high: float) -> float:
+    """Between two values, in the units of the column or of its logarithm."""
+    if isinstance(column, NumberColumn) and column.log:
+        return float(np.sign(high) * np.log1p(abs(high)) - np.sign(low) * np.log1p(abs(low)))
+    return high - low
