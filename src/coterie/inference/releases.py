@@ -1,5 +1,6 @@
 """Carrying out the moments of a plan: contributions of the parties, noised by their channel or each by itself."""
 
+import functools
 import math
 from typing import Any
 
@@ -30,14 +31,25 @@ def release(
         if channel.aggregates:
             value = channel.aggregate(contributions, grant, unit_noise(units, None)).value  # type: ignore[attr-defined]
         else:
-            # a sum of one contribution: every party noises its own
-            def alone(contribution: Any, unit: jax.Array) -> Any:
-                stacked = jax.tree.map(lambda a: a[None], contribution)
-                return Curator().aggregate(stacked, grant, unit_noise(unit[None], None))
-
-            value = jax.vmap(alone)(contributions, units).value.sum(axis=0)
+            value = _each_alone(grant, contributions, units).value.sum(axis=0)
         total = np.asarray(value)
     return total if purpose == "gradient" else unpacked(total, p)
+
+
+@jax.jit
+def _each_alone(grant: Any, contributions: Any, units: jax.Array) -> Any:
+    """Every party noises its own: a sum of one contribution."""
+
+    def alone(contribution: Any, unit: jax.Array) -> Any:
+        stacked = jax.tree.map(lambda a: a[None], contribution)
+        return Curator().aggregate(stacked, grant, unit_noise(unit[None], None))
+
+    return jax.vmap(alone)(contributions, units)
+
+
+@functools.partial(jax.jit, static_argnames="purpose")
+def _contributed(grant: Any, records: Records, at: jax.Array, *, purpose: Purpose) -> Any:
+    return jax.vmap(lambda one: getattr(grant, purpose)(grant.problem, one, at=at))(records)
 
 
 def noise_std(plan: Plan, purpose: Purpose, stage: int) -> float:
@@ -54,14 +66,14 @@ def _granted(plan: Plan, purpose: Purpose, stage: int, party: int = 0) -> Any:
 
 def _contributions(plan: Plan, federation: Federation, purpose: Purpose, stage: int, at: jax.Array) -> Any:
     """Stacked in the order of parties; those of one size are worked out together."""
-    problem, sizes = plan.problem.share(plan.facts.n_parties), np.asarray(plan.facts.sizes)
+    sizes = np.asarray(plan.facts.sizes)
     found, order = [], []
     for size in np.unique(sizes):
         parties = np.flatnonzero(sizes == size)
         grant = _granted(plan, purpose, stage, int(parties[0]))
         columns = zip(*(plan.problem.records(federation.shards[i]) for i in parties), strict=True)
         records = Records(*(jnp.asarray(np.stack(column)) for column in columns))
-        found.append(jax.vmap(lambda r, g=grant: getattr(g, purpose)(problem, r, at=at))(records))
+        found.append(_contributed(grant, records, at, purpose=purpose))
         order.append(parties)
     back = np.argsort(np.concatenate(order))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)

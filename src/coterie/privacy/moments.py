@@ -72,10 +72,19 @@ def unpacked(values: np.ndarray, p: int) -> np.ndarray:
 
 
 def _packed(matrix: jax.Array) -> jax.Array:
-    """By slices, for a grant's step must not close over arrays."""
+    """The places are worked out, for a party's step must not close over arrays."""
     p = matrix.shape[0]
-    rows = [jnp.concatenate([matrix[i, i : i + 1], math.sqrt(2) * matrix[i, i + 1 :]]) for i in range(p)]
-    return jnp.concatenate(rows)
+    k = jax.lax.iota(int, packed_size(p))
+    # row i starts at i p - i (i - 1) / 2; the root is off by less than one
+    row = jnp.floor((2 * p + 1 - jnp.sqrt((2 * p + 1) ** 2 - 8.0 * k.astype(float))) / 2).astype(int)
+    row = row - jnp.where(_start(row, p) > k, 1, 0)
+    row = row + jnp.where(_start(row + 1, p) <= k, 1, 0)
+    column = k - _start(row, p) + row
+    return matrix[row, column] * jnp.where(row == column, 1.0, math.sqrt(2))
+
+
+def _start(row: jax.Array, p: int) -> jax.Array:
+    return row * p - row * (row - 1) // 2
 
 
 class _AtModel(SumGrant):
