@@ -200,6 +200,7 @@ def test_what_is_not_identified_has_no_numbers_and_says_what_it_would_take():
     assert json.loads(found.to_json())["coefficients"][0]["estimate"] is None
 
 
+@pytest.mark.slow
 def test_weights_bring_robust_errors_and_a_share_moves_the_noise():
     plain = fitted(inference=0.5)[0]
     full = fitted()[0]
@@ -223,14 +224,16 @@ def test_nonsense_is_refused_in_a_sentence(model):
         fitted(inference=2.0)
     with pytest.raises(InputError, match="between 0 and 1"):
         fitted(inference="yes")
+    svc = PrivateLinearSVC(epsilon=1.0, delta=DELTA, adjacency="replace-one", classes=[0, 1], inference=True)
     with pytest.raises(InputError, match="HuberisedHinge"):
-        svc = PrivateLinearSVC(epsilon=1.0, delta=DELTA, adjacency="replace-one", classes=[0, 1], inference=True)
         svc.fit(np.ones((10, 2)), np.arange(10) % 2)
+    federation = coterie.Federation.from_arrays(np.eye(4), [0, 1, 0, 1], parties=None, labels=[0, 1])
+    without = fitted(inference=False, n=60)[0].transcript_
     with pytest.raises(InputError, match="its plan has no moments"):
-        federation = coterie.Federation.from_arrays(np.eye(4), [0, 1, 0, 1], parties=None, labels=[0, 1])
-        coterie.infer(fitted(inference=False, n=60)[0].transcript_, federation, delta=DELTA)
+        coterie.infer(without, federation, delta=DELTA)
 
 
+@pytest.mark.slow
 def test_a_regression_has_robust_intervals_in_units_of_y():
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (4000, 2))
