@@ -242,6 +242,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="*", default=[], help="n,d,N,epsilon,positives")
     parser.add_argument("--all", action="store_true", help="the whole grid")
+    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="with --all: these n only")
+    parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS, help="with --all: these d only")
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="a file for one line of JSON a cell, besides the screen")
@@ -250,7 +252,7 @@ def main() -> None:
     options = parser.parse_args()
     wanted = [tuple(float(x) for x in cell.split(",")) for cell in options.cells]
     if options.all:
-        wanted = list(itertools.product(SIZES, WIDTHS, PARTIES, EPSILONS, POSITIVES))
+        wanted = list(itertools.product(options.sizes, options.widths, PARTIES, EPSILONS, POSITIVES))
     wanted = [(int(n), int(d), int(N), eps, pos) for n, d, N, eps, pos in wanted]
     out = open(options.out, "a") if options.out else None  # noqa: SIM115
 
