@@ -238,6 +238,27 @@ def end_to_end(n, d, parties, epsilon, positives, repeats, seed):
     return {**cell, "repeats": repeats, "identified": float(seen.mean()), "coverage": covered}
 
 
+def plot(results, path):
+    """Width over that without privacy, against n and epsilon: six columns, balanced, of the cells that are there."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
+    for ax, parties in zip(axes, (1, 4), strict=True):
+        for epsilon in EPSILONS:
+            wanted = {"d": 6, "parties": parties, "epsilon": epsilon, "positives": 0.5}
+            found = [r for r in results if wanted.items() <= r.items() and r["identified"] >= 0.5]
+            found = sorted((r["n"], r["width_over_non_private"]) for r in found)
+            found = [(n, width) for n, width in found if width != "infinite"]
+            ax.plot(*zip(*found, strict=True), "o-", label=f"ε = {epsilon:g}")
+        ax.set(xscale="log", yscale="log", xlabel="records", title=f"{parties} noise{'s' * (parties > 1)}")
+        ax.set_yticks([1, 2, 3, 5], ["1", "2", "3", "5"])
+        ax.minorticks_off()
+        ax.grid(alpha=0.3)
+    axes[0].set_ylabel("width / width without privacy")
+    axes[0].legend()
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="*", default=[], help="n,d,N,epsilon,positives")
@@ -248,8 +269,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="a file for one line of JSON a cell, besides the screen")
     parser.add_argument("--end-to-end", action="store_true", help="through fit instead of the batch simulation")
+    parser.add_argument("--plot", nargs=2, metavar=("RESULTS", "PNG"), help="draw the widths of a file of results")
     parser.add_argument("--memory", type=float, default=1.0, help="gigabytes for a batch of data sets")
     options = parser.parse_args()
+    if options.plot:
+        with open(options.plot[0]) as file:
+            plot([json.loads(line) for line in file], options.plot[1])
+        return
     wanted = [tuple(float(x) for x in cell.split(",")) for cell in options.cells]
     if options.all:
         wanted = list(itertools.product(options.sizes, options.widths, PARTIES, EPSILONS, POSITIVES))

@@ -177,7 +177,7 @@ class PrivateLinearModel(BaseEstimator):
         if wanted is None:
             self._keep(transcript.models[0])
         else:
-            columns = self._columns()
+            columns = self._columns(X.shape[1])
             self.inference_ = infer(transcript, federation, delta=privacy.delta, columns=columns, noise=noise)
             self._keep(self.inference_.shrunk)
         self.n_iter_ = plan.n_rounds
@@ -220,12 +220,12 @@ class PrivateLinearModel(BaseEstimator):
             share=float(share) if isinstance(share, (int, float)) else share, robust=self.robust or weighted
         )
 
-    def _columns(self) -> Columns:
+    def _columns(self, n_features: int) -> Columns:
         """Coefficients in the units of the columns of X, the intercept last."""
-        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(n_features)])
         one = np.ones(len(names) + self.fit_intercept)
         scales, scale = split_intercept(one, float(self.bounds), intercept=self.fit_intercept)
-        value = float(self._design(np.zeros((1, self.n_features_in_)))[0, -1])
+        value = float(self._design(np.zeros((1, n_features)))[0, -1])
         return Columns.of_features(
             [str(name) for name in names], scales, intercept=(float(scale), value) if self.fit_intercept else None
         )

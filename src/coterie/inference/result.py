@@ -244,7 +244,7 @@ class Inference:
         try:
             import matplotlib.pyplot as plt
         except ImportError:
-            raise MissingExtraError("plot needs matplotlib: pip install 'coterie[plot]'") from None
+            raise MissingExtraError("plot needs matplotlib: pip install 'coterie[report]'") from None
         if ax is None:
             ax = plt.subplots(figsize=(7, 0.4 * len(self.names) + 1.6), layout="constrained")[1]
         z, places = norm.ppf((1 + level) / 2), np.arange(len(self.names))[::-1]
