@@ -31,7 +31,7 @@ from coterie.facts import Facts
 from coterie.inference.estimate import Equations, Stage, identified
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
-from coterie.problems import L2, Logistic, Problem
+from coterie.problems import L2, Huber, Logistic, Problem
 from coterie.promise import Privacy
 
 DELTA = 1e-6
@@ -215,6 +215,50 @@ def widths(stages, seen, exact, oracle_std, constant, most=20):
     return {name: value if math.isfinite(value) else "infinite" for name, value in found.items()}
 
 
+def misspecified(n, d, parties, epsilon, repeats, seed, batch=25):
+    """Huber regression whose errors are the larger the farther a row is out: a sandwich, and what takes their variance
+    as one number."""
+    sizes = tuple(n // parties + (i < n % parties) for i in range(parties))
+    facts = Facts(parties=tuple(map(str, range(parties))), sizes=sizes, n_features=d, row_norm=1.0, label_bound=2.0)
+    problem = Problem(loss=Huber(2.0), regulariser=L2(1.0), record_weight=1.0)
+    privacy = Privacy(epsilon=epsilon, delta=DELTA, adjacency="replace-one")
+    plan = rules.make_plan(problem, facts, privacy, rules.Settled(), rules.Wanted())
+    stds = {(m.purpose, m.stage): m.grant.scales.noise_std * math.sqrt(parties) for m in plan.moment_grants(0)}
+    fit_std = 4 * gaussian_multiplier(epsilon, DELTA) / math.sqrt(1 - rules.INFERENCE_SHARE) * math.sqrt(parties)
+    theta, rng, told = np.linspace(-0.4, 0.4, d), np.random.default_rng(seed), []
+    for _ in range(repeats // batch):
+        X = rng.uniform(-1, 1, (batch, n, d)) / math.sqrt(d)
+        # symmetric errors, and labels within the threshold of every score: the truth is theta
+        y = X @ theta + rng.uniform(-1, 1, (batch, n)) * np.abs(X[..., 0]) * math.sqrt(d)
+        gram = np.swapaxes(X, 1, 2) @ X
+        ridge = 1.0 + fit_std / 2
+        right = np.einsum("rni,rn->ri", X, y) + rng.normal(0, fit_std, (batch, d))
+        model, stages = np.linalg.solve(gram + ridge * np.eye(d), right[..., None])[..., 0], []
+        for k in range(2):
+            slopes = np.clip(np.einsum("rni,ri->rn", X, model) - y, -2.0, 2.0)
+            curved = np.abs(slopes) < 2.0
+            g = np.einsum("rni,rn->ri", X, slopes) + rng.normal(0, stds["gradient", k], (batch, d))
+            H = np.einsum("rni,rn,rnj->rij", X, curved, X) + symmetric(rng, (batch,), d, stds["curvature", k])
+            stages.append(Stage(model, g, H, stds["gradient", k], stds["curvature", k]))
+            model = Equations(stages).next_model(1.0)
+        slopes = np.clip(np.einsum("rni,ri->rn", X, model) - y, -2.0, 2.0)
+        J = np.einsum("rni,rn,rnj->rij", X, slopes**2, X) + symmetric(rng, (batch,), d, stds["second_moment", 2])
+        hits = []
+        for found in (Equations(stages, second_moment=J), Equations(stages, record_weight=float((slopes**2).mean()))):
+            off = found.deviations(found.solve(), np.eye(d), np.broadcast_to(theta, (batch, d)))
+            hits.append(np.abs(off) < norm.ppf(0.975))
+        told.append((identified(Equations(stages), np.eye(d)), *hits))
+    seen, robust, one_number = (np.concatenate(part) for part in zip(*told, strict=True))
+    cell = {"loss": "huber", "n": n, "d": d, "parties": parties, "epsilon": epsilon, "repeats": len(seen)}
+    return {
+        **cell,
+        "identified": float(seen.mean()),
+        "coverage": float(robust[seen].mean()),
+        "first_column": float(robust[seen[:, 0], 0].mean()),
+        "first_column_one_variance": float(one_number[seen[:, 0], 0].mean()),
+    }
+
+
 def end_to_end(n, d, parties, epsilon, positives, repeats, seed):
     """The same through `fit`, of one cell."""
     from coterie import PrivateLogisticRegression
@@ -270,6 +314,7 @@ def main() -> None:
     parser.add_argument("--out", help="a file for one line of JSON a cell, besides the screen")
     parser.add_argument("--end-to-end", action="store_true", help="through fit instead of the batch simulation")
     parser.add_argument("--plot", nargs=2, metavar=("RESULTS", "PNG"), help="draw the widths of a file of results")
+    parser.add_argument("--misspecified", action="store_true", help="regression with errors of unequal variance")
     parser.add_argument("--memory", type=float, default=1.0, help="gigabytes for a batch of data sets")
     options = parser.parse_args()
     if options.plot:
@@ -288,6 +333,10 @@ def main() -> None:
             out.write(json.dumps(found) + "\n")
             out.flush()
 
+    if options.misspecified:
+        for n, d, N, eps in ((2000, 4, 1, 1.0), (5000, 6, 4, 4.0), (20000, 4, 1, 4.0)):
+            tell(misspecified(n, d, N, eps, options.repeats, options.seed))
+        return
     if options.end_to_end:
         for cell in wanted:
             tell(end_to_end(*cell, options.repeats, options.seed))
