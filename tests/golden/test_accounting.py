@@ -6,7 +6,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from coterie.privacy.argmin_bounds import ArgminBounds
 from dp_accounting import GaussianDpEvent
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp import rdp_privacy_accountant as rdp_library
