@@ -12,10 +12,10 @@ demo: .venv/installed
 	$(BIN)/coterie demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: .venv/installed
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:
