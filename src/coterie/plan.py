@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
+from coterie.charts import Lines, Network, Series, table_html
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.limits import check_size, check_text
@@ -32,6 +33,8 @@ from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems.problem import Problem, Records
 from coterie.serialise import canonical, decode, digest, serialisable
+
+MOST_LINES, MOST_POINTS, MOST_DRAWN = 4, 30, 40  # that can be told apart in a picture
 
 
 @serialisable
@@ -372,6 +375,102 @@ class Plan:
         _check_plan_flow(self)
         _check_moments_flow(self)
         return True
+
+    # --- for people -------------------------------------------------------------------------------------------------
+
+    def loss_chart(self, delta: float) -> Lines | None:
+        """The loss as it is spent, after each round; of parties that pay differently, the first to third and the last.
+        None where nothing bounds it. A person who may be at every party pays the level, not a line."""
+        by_party = self.party_epsilons(delta)
+        whole = self.epsilon(delta)
+        if not math.isfinite(whole):
+            return None
+        places, one_of_each = self._alike
+        ordered = sorted(one_of_each, key=lambda party: -by_party[party])
+        drawn = ordered if len(ordered) <= MOST_LINES else [*ordered[: MOST_LINES - 1], ordered[-1]]
+        every = np.linspace(1, self.n_rounds, min(self.n_rounds, MOST_POINTS))
+        rounds = sorted({round(float(t)) for t in every})
+        known: dict[Any, float] = {}
+
+        def spent(party: int, t: int) -> float:
+            ledger = self.ledger(party, n_rounds=t)
+            if (key := tuple(ledger)) not in known:
+                known[key] = self._person_epsilon(ledger, delta, "best")
+            return known[key]
+
+        curves: dict[tuple[float, ...], list[int]] = {}
+        for i in drawn:
+            curves.setdefault(tuple(spent(i, t) for t in rounds), []).append(i)
+
+        def named(alike: list[int]) -> str:
+            others = int(np.isin(places, places[alike]).sum()) - 1
+            if others + 1 == len(places):
+                return "every party"
+            more = "" if others == 0 else f" and {others} {'other' if others == 1 else 'others'}"
+            return f"{self.facts.parties[alike[0]]}{more}"
+
+        series = [Series(named(alike), tuple(rounds), losses) for losses, alike in curves.items()]
+        return Lines(
+            title="Privacy loss as it is spent",
+            x_label="rounds done",
+            y_label=f"ε at δ = {delta:g}",
+            series=tuple(series),
+            levels=(("whole run", whole),),
+            whole_x=True,
+        )
+
+    def network_chart(self) -> Network | None:
+        """Who exchanges with whom; None where that would be too many to see."""
+        if self.facts.n_parties > MOST_DRAWN:
+            return None
+        between = None
+        if self.algorithm.channel.aggregates:
+            between = {"curator": "curator", "secure-sum": "secure sum"}.get(self.algorithm.channel.name, "sum")
+        elif self.topology.unrestricted:
+            between = "anybody"
+        edges = () if between is not None else tuple((int(i), int(j)) for i, j in self.topology.edges)
+        return Network(
+            title="Who exchanges with whom",
+            names=self.facts.parties,
+            sizes=self.facts.sizes,
+            edges=edges,
+            centre=between,
+        )
+
+    def plot(self, delta: float, ax: Any = None) -> Any:
+        """The loss at `delta` as it is spent round by round, on matplotlib axes, which are returned."""
+        chart = self.loss_chart(delta)
+        if chart is None:
+            raise PrivacyPreconditionError("plot: nothing bounds the loss of this plan, so there is no line to draw")
+        return chart.plot(ax)
+
+    def plot_network(self, ax: Any = None) -> Any:
+        """The parties with their numbers of records and who exchanges with whom, on matplotlib axes."""
+        chart = self.network_chart()
+        if chart is None:
+            raise InputError(f"plot_network: got {self.facts.n_parties} parties; at most {MOST_DRAWN} can be seen")
+        return chart.plot(ax)
+
+    def _repr_html_(self) -> str:
+        facts = self.facts
+        person = f"{self.unit}, {self.records_per_person} a person" if self.unit == "record" else self.unit
+        return table_html(
+            ("", ""),
+            [
+                ("algorithm", type(self.algorithm).__name__),
+                (
+                    "mechanism",
+                    f"{type(self.algorithm.mechanism).__name__}, noise: {self.algorithm.mechanism.law or 'none'}",
+                ),
+                ("rounds", str(self.n_rounds)),
+                ("parties", f"{facts.n_parties:,} with {sum(facts.sizes):,} records"),
+                ("features", f"{facts.n_features:,}"),
+                ("protected", f"{person}; {self.adjacency}"),
+                ("loss", "plan.epsilon(delta) against anybody who sees " + self.observer().sees),
+                ("digest", self.digest[:16]),
+            ],
+            "Plan",
+        )
 
     # --- identity ---------------------------------------------------------------------------------------------------
 

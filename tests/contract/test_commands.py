@@ -28,6 +28,7 @@ FILES = {
     "model.json",
     "summary.json",
     "run.log",
+    "report.html",
     "SHA256SUMS",
 }
 SPEC = """\
@@ -70,7 +71,7 @@ def test_a_run_leaves_everything(finished):
     assert told["rounds"] == 3
     assert told["verdict"][0].startswith("NOT PRIVATE")
     assert 0 < told["test_error"] < 0.6
-    assert (directory / "run.log").read_text().count("\n") == 6
+    assert (directory / "run.log").read_text().count("\n") == 7
 
 
 def test_nothing_is_overwritten(finished, coterie):

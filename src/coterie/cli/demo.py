@@ -15,6 +15,7 @@ from rich.table import Table
 
 from coterie import rules
 from coterie.algorithms import ConsensusADMM, PenaltyPerturbedADMM
+from coterie.certificate import Certificate, make_certificate
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import Progress, run
 from coterie.errors import MissingExtraError
@@ -55,6 +56,13 @@ class DemoResult:
         plan = self.transcript.plan
         return {
             "test_error": self.test_error,
+            "test": {"records": self.n_test, "error": self.test_error, "majority_error": self.majority_error},
+            "nonprivate": {"records": self.n_test, "error": self.nonprivate_error},
+            "test_error_by_round": {
+                "private": self.test_error_by_round.tolist(),
+                "same algorithm, no noise": self.exact_error_by_round.tolist(),
+            },
+            "data": "adult, which comes with Coterie and is public",
             "nonprivate_error": self.nonprivate_error,
             "majority_error": self.majority_error,
             "epsilon": plan.epsilon(DELTA),
@@ -66,6 +74,11 @@ class DemoResult:
             "randomness": RANDOMNESS[self.transcript.reproducible],
         }
 
+    @property
+    def certificate(self) -> Certificate:
+        """All records and preprocessing are public here; it shows what a run would promise to others."""
+        return make_certificate(self.transcript.plan, DELTA, reproducible=self.transcript.reproducible, design="schema")
+
     def epsilon_by_round(self) -> np.ndarray:
         """What the worst party's records have paid after each round."""
         (event, _), *more = self.transcript.plan.ledger(0)
@@ -73,13 +86,15 @@ class DemoResult:
         return np.array([composed_epsilon([(event, t)], DELTA) for t in range(1, self.transcript.plan.n_rounds + 1)])
 
     def write(self, directory: Path, draw: Callable[["DemoResult", Path], None] | None) -> Path:
-        """Plan, transcript, model, summary and figure; the directory appears complete or not at all."""
+        """Plan, transcript, certificate, model, summary and figure; the directory appears complete or not at all."""
         with new_directory(directory) as partial:
             (partial / "plan.json").write_text(self.transcript.plan.to_json())
             self.transcript.save(partial / "transcript.npz")
             coefficients = dict(zip(self.feature_names, self.transcript.models[0].tolist(), strict=True))
             model = {"labels": self.transcript.plan.facts.labels, "row_norm": 1.0, "coefficients": coefficients}
             (partial / "model.json").write_text(json.dumps(model, indent=1, ensure_ascii=False))
+            (partial / "certificate.json").write_text(self.certificate.to_json())
+            (partial / "certificate.md").write_text(self.certificate.to_markdown())
             (partial / "summary.json").write_text(json.dumps(self.summary(), indent=1))
             if draw is not None:
                 draw(self, partial / "figure.png")

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import audit, certificate, cite, datasets, errata, evaluate, predict, reproduce, run, schema
+from coterie.cli import audit, certificate, cite, datasets, errata, evaluate, predict, report, reproduce, run, schema
 
 _LOGGER = logging.getLogger("coterie")
 
@@ -78,7 +78,8 @@ def demo(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="New directory for plan, transcript, model and figure. [default: coterie-demo]")
+        Path | None,
+        typer.Option(help="New directory for report, certificate, transcript and model. [default: coterie-demo]"),
     ] = None,
     json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
 ) -> None:
@@ -106,6 +107,7 @@ def demo(
     if directory is not None:
         figure = _figure_or_none()
         result.write(directory, figure)
+        report.add_report(directory)
     if json_line:
         typer.echo(json.dumps({**result.summary(), "seconds": round(result.seconds, 2)}))
         return
@@ -113,7 +115,7 @@ def demo(
 
     console.print(demo_table(result))
     if directory is not None:
-        files = "plan, transcript, model and figure" if figure else "plan, transcript and model"
+        files = "report.html, certificate, plan, transcript, model and " + ("figure" if figure else "summary")
         console.print(f"{files} written to [bold]{directory}[/bold]")
         if figure is None:
             console.print("no figure: matplotlib is not installed (pip install 'coterie\\[report]')")
@@ -122,6 +124,7 @@ def demo(
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=errata.EXAMPLES)(errata.errata)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)

@@ -45,10 +45,10 @@ def run(
 ) -> None:
     """Learn one model from what a spec names, and certify its privacy loss.
 
-    The directory holds the spec, the plan, the transcript, the certificate, the model and a log; it appears complete or
-    not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by
-    Ctrl-C or SIGTERM (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run spec.toml
-    --engine mpi.
+    The directory holds the spec, the plan, the transcript, the certificate, the model, a log and a report to open in a
+    browser; it appears complete or not at all, and an existing one is never overwritten. Exit codes: 0
+    done, 1 failed, 2 bad input, 130 stopped by Ctrl-C or SIGTERM (what was released is kept, and charged in full). On a
+    cluster: mpiexec -n 8 coterie run spec.toml --engine mpi.
     """
     from coterie.stopping import stoppable
 
@@ -79,6 +79,7 @@ def _run(
         check_free(out)
 
     from coterie.cli.progress import shown_progress
+    from coterie.cli.report import add_report
     from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
     from coterie.data.checks import values_shown
 
@@ -122,6 +123,7 @@ def _run(
                 directory = _write(outcome, place)
                 if checkpoint is not None:
                     checkpoint.remove()  # what was released is in the directory now
+                add_report(directory)
                 _tell(outcome, directory, json_line)
     if stop.asked or not outcome.transcript.complete:
         typer.echo(f"coterie: {_what_stopped(outcome, directory)}", err=True)
@@ -205,19 +207,18 @@ def _write(outcome: "Outcome", place: "Reserved") -> Path:
 
 
 def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
-    from coterie.cli.spec.execution import cautions_of, nonprivate_result
+    from coterie.cli.spec.execution import cautions_of
 
     if json_line:
         told = {**outcome.summary(), "seconds": round(outcome.seconds, 2), "directory": str(directory)}
-        line = nonprivate_result(outcome)
-        told |= {"warnings": list(cautions_of(outcome))} | ({} if line is None else {"nonprivate": line})
+        told |= {"warnings": list(cautions_of(outcome))}
         typer.echo(json.dumps(told))
         return
     more = {"rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
     _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}, cautions_of(outcome)))
     if outcome.result is not None:
         typer.echo("")
-        _show(_result_table(outcome.result, nonprivate_result(outcome)))
+        _show(_result_table(outcome.result, outcome.nonprivate))
     elif outcome.transcript.complete:
         typer.echo(f"how good it is: coterie evaluate {directory} FILE")
 

@@ -86,8 +86,12 @@ class Outcome:
     def result(self) -> dict[str, Any] | None:
         return result_of(self.transcript, self.records, self.inference)
 
+    @functools.cached_property
+    def nonprivate(self) -> dict[str, Any] | None:
+        return nonprivate_result(self)
+
     def summary(self) -> dict[str, Any]:
-        return summary_of(self.transcript, self.certificate, self.result)
+        return summary_of(self.transcript, self.certificate, self.result, self.nonprivate)
 
     def write(self, directory: Path) -> Path:
         """A new directory with all that came out; all of it or nothing."""
@@ -273,12 +277,18 @@ def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
     return told
 
 
-def summary_of(transcript: Transcript, certificate: Certificate, result: dict[str, Any] | None) -> dict[str, Any]:
+def summary_of(
+    transcript: Transcript,
+    certificate: Certificate,
+    result: dict[str, Any] | None,
+    nonprivate: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     plan = transcript.plan
     error = {"test_error": result["error"]} if result is not None and "error" in result else {}
     return {
         **error,
         **({} if result is None else {"test": result}),
+        **({} if nonprivate is None else {"nonprivate": nonprivate}),
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
         "delta": certificate.delta,
         "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",

@@ -4,6 +4,7 @@ What the spec leaves open is settled by `coterie.rules`.
 """
 
 import dataclasses
+import datetime
 import logging
 import typing
 from collections.abc import Iterable
@@ -49,10 +50,11 @@ class Records:
 
 class Log:
     """What happened: public facts only, for a run directory is made to be shown. How long it took depends on the
-    records, so times go to Python's logging alone, which `--verbose` shows."""
+    records, so times go to Python's logging alone, which `--verbose` shows; the day is of before they were read."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.add(f"date: {datetime.datetime.now(datetime.UTC).date()} (UTC)")
 
     def add(self, sentence: str) -> None:
         self.lines.append(sentence)

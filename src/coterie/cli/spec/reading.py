@@ -32,7 +32,7 @@ LARGEST_SEED = 2**63 - 1
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSection:
     """Exactly one of `dataset`, `file` and `files` (party name -> path). `test` is a file of public records, `public`
-    says that all records are; `dialect` is how CSV files are written."""
+    says that all records are; `dialect` is how CSV files are written; `purpose` is what the model is for, in words."""
 
     dataset: str | None
     preprocessing: str
@@ -46,6 +46,7 @@ class DataSection:
     weight_column: str | None
     weight_bound: float | str
     min_records: int
+    purpose: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,6 +215,7 @@ def data_section(content: Any, folder: Path) -> DataSection:
         "weight_column": Key(keys.text),
         "weight_bound": Key(keys.bound, 1.0),
         "min_records": Key(keys.whole(1), 2),
+        "purpose": Key(keys.text),
     }
     values = keys.read_table("data", content, table)
     dialect = Dialect.checked("data.", values.pop("delimiter"), values.pop("encoding"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, unique_keys
-from coterie.certificate.software import package_digest
+from coterie.certificate.software import package_digest, software
 from coterie.certificate.statements import NO_TUNING
 from coterie.cli.spec.execution import SUMS, columns_of, files_of, model_of, result_of, summary_of, transcript_name
 from coterie.cli.spec.preparation import Records, load_records, make_plan
@@ -25,6 +25,7 @@ from coterie.cli.spec.reading import (
     schema_from,
     tables_of,
 )
+from coterie.cli.spec.reporting import REPORT, report_of
 from coterie.data import Label, Schema
 from coterie.errors import InputError
 from coterie.facts import Facts
@@ -47,8 +48,9 @@ class Source(NamedTuple):
 _NEAR_ZERO = 1e-12  # of coefficients: other machines round sums of opposite numbers differently
 
 
-def verify_path(path: Path) -> tuple[Certificate, list[str], list[str]]:
-    """The certificate, what agrees with it, and what could not be checked; InputError where anything differs."""
+def verify_path(path: Path, *, report: bool = True) -> tuple[Certificate, list[str], list[str]]:
+    """The certificate, what agrees with it, and what could not be checked; InputError where anything differs. `report`:
+    a page that lies in the directory is checked as well."""
     directory = path if path.is_dir() else None
     certificate = Certificate.from_json(_text(path / "certificate.json" if directory else path))
     notes = list(certificate.verify())
@@ -56,7 +58,7 @@ def verify_path(path: Path) -> tuple[Certificate, list[str], list[str]]:
     checked = ["all statements", "plan digest"]
     if directory is not None:
         _check_sums(directory)
-        agreeing, unsure = _check_run(directory, certificate)
+        agreeing, unsure = _check_run(directory, certificate, report=report)
         checked += [*agreeing, "file sums"]
         notes += unsure
         notes.append("the log is what the run told: nothing here implies it")
@@ -75,7 +77,7 @@ def _text(path: Path) -> str:
 
 def _check_sums(directory: Path) -> None:
     listed = {name: stated for stated, _, name in (x.partition("  ") for x in _text(directory / SUMS).splitlines())}
-    present = {path.name for path in directory.iterdir()} - {SUMS}
+    present = {path.name for path in directory.iterdir()} - {SUMS, REPORT}
     for name in sorted(listed.keys() ^ present):
         where = f"listed in {SUMS} and missing" if name in listed else f"not listed in {SUMS}"
         raise InputError(f"certificate: {name!r} is {where}")
@@ -87,10 +89,10 @@ def _check_sums(directory: Path) -> None:
             raise InputError(f"certificate: {name!r} was changed after it was written ({SUMS} differs)")
 
 
-def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], list[str]]:
+def _check_run(directory: Path, certificate: Certificate, *, report: bool) -> tuple[list[str], list[str]]:
     """The run in the directory is the one that is certified; which files were compared, and what was not."""
     document, notes = certificate.document, []
-    present = {path.name for path in directory.iterdir()}
+    present = {path.name for path in directory.iterdir()} - {REPORT}
     complete = transcript_name(True) in present
     with_intervals = certificate.plan.moments is not None
     for name in sorted(present ^ files_of(complete, intervals=with_intervals)):
@@ -111,12 +113,16 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         )
     source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
     stated = _json(directory / "summary.json")
+    nonprivate = None
+    if isinstance(stated, dict) and "nonprivate" in stated:
+        nonprivate = _stated_numbers(stated, "nonprivate")
+        notes.append("the line without privacy is what the run told")
     inference = _check_intervals(directory, transcript, certificate, source) if complete and with_intervals else None
     result = None if source.records is None else result_of(transcript, source.records, inference)
     if source.tested and isinstance(stated, dict):
-        result = _stated_result(stated)
+        result = _stated_numbers(stated, "test")
         notes.append("how good the model is on data.test is what the run told: those records are not here")
-    compare("summary.json: ", summary_of(transcript, certificate, result), stated)
+    compare("summary.json: ", summary_of(transcript, certificate, result, nonprivate), stated)
     agreeing = ["plan.json", "transcript", "summary.json", "spec.toml"]
     if source.records is None:
         notes.append("sizes, and names of parties that a column gives, are the data's: no data are here")
@@ -129,19 +135,36 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         agreeing += ["model", *(["intervals"] if inference is not None else [])]
         if source.schema is None:
             notes.append("ranges and categories in model.json are those of a schema file that is not here")
+    if report and (directory / REPORT).exists():
+        if _check_report(directory, certificate):
+            agreeing.append(REPORT)
+        else:
+            notes.append(f"{REPORT} was made by other software and not compared; coterie report makes it anew")
     return agreeing, notes
 
 
-def _stated_result(stated: dict[str, Any]) -> dict[str, Any] | None:
+def _check_report(directory: Path, certificate: Certificate) -> bool:
+    """Whether it is what the other files give; other software may draw it otherwise."""
+    if certificate.document["software"] != software():
+        return False
+    if _text(directory / REPORT) != report_of(directory):
+        raise InputError(
+            f"certificate: {REPORT} does not show what the other files say; without it they can be verified, and "
+            "coterie report makes it anew"
+        )
+    return True
+
+
+def _stated_numbers(stated: dict[str, Any], key: str) -> dict[str, Any] | None:
     """Numbers by name, as a run writes them."""
-    result = stated.get("test")
+    result = stated.get(key)
     names = {"records", "error", "majority_error", "auc", "calibration_error", "rmse", "mean_rmse", "r2"}
     if result is None:
         return None
     if not isinstance(result, dict) or not result.keys() <= names:
-        raise InputError("certificate: summary.json has another test than a run writes")
+        raise InputError(f"certificate: summary.json has another {key} than a run writes")
     if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in result.values()):
-        raise InputError("certificate: summary.json has a test that is not numbers")
+        raise InputError(f"certificate: summary.json has a {key} that is not numbers")
     return result
 
 

@@ -1,0 +1,480 @@
+"""One run on one page: a function of the files of the run, and of nothing else."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import coterie
+from coterie.certificate import cautions, shown_loss
+from coterie.charts import Bar, Bars, Lines, Series, percent
+from coterie.data import CategoryColumn, Label, NumberColumn, Schema
+from coterie.report import frame
+from coterie.report.frame import Markup, bullets, facts, figure, pair, paragraph, table
+from coterie.report.run_files import RunFiles
+
+MOST_ROWS, MOST_BARS, MOST_TEXT = 200, 20, 400
+
+
+class Published(NamedTuple):
+    """What the algorithm's own paper states for the whole run, beside what is certified."""
+
+    theorem: str
+    total: float
+    hypotheses: tuple[tuple[str, bool], ...]
+
+
+def report_page(run: RunFiles, published: Published | None = None) -> str:
+    label = None if run.schema is None else run.schema.label.name
+    title = "Private learning: report of a run" if label is None else f"A private model of {_cut(label, 80)}"
+    data = run.summary.get("n_records", sum(run.plan.facts.sizes))
+    n_parties = run.plan.facts.n_parties
+    who = f"{data:,} records at {_count(n_parties, 'party', 'parties')}" if isinstance(data, int) else ""
+    under = ". ".join(part for part in (who, f"{run.date} (UTC)" if run.date else "") if part)
+    sections = [
+        ("promise", "What is promised", _promise(run)),
+        ("result", "How good the model is", _result(run)),
+        ("spent", "Privacy spent", _spent(run)),
+        ("parties", "Who took part", _parties(run)),
+        ("model", "The model", _model(run)),
+        ("published", "Published and certified", _published(run, published)),
+        ("data", "The data", _data(run)),
+        ("certificate", "Certificate", _certificate(run)),
+    ]
+    return frame.page(title, under, [part for part in sections if part[2]], _top(run), _footer())
+
+
+# --- before anything else ---------------------------------------------------------------------------------------------
+
+
+def _top(run: RunFiles) -> Markup:
+    certificate = run.certificate
+    warnings = [paragraph(f"{text}.", kind="warning") for text in certificate.verdict]
+    if run.model is None:
+        done = run.certificate.document["rounds"]
+        warnings.append(
+            paragraph(
+                f"The run was stopped after round {done['done']} of {done['planned']}: there is no model, and the loss "
+                "of the whole plan counts as spent.",
+                kind="warning",
+            )
+        )
+    if not certificate.verdict:
+        warnings += [paragraph(f"{_sentence(text)}.", kind="warning") for text in cautions(run.plan, certificate.delta)]
+    return frame.joined([*warnings, _key_figures(run)])
+
+
+def _key_figures(run: RunFiles) -> Markup:
+    certificate, result = run.certificate, run.result
+    void = bool(certificate.verdict)
+    loss = "none that holds" if void else f"ε = {shown_loss(certificate.epsilon)}"
+    under = "read the warning above" if void else f"at δ = {certificate.delta:g}, for {_unit(run)}"
+    told = [("Privacy loss, at most", loss, under)]
+    if certificate.document["past"] and not void:
+        total = f"ε = {shown_loss(certificate.total_epsilon)}"
+        told.append(("With earlier releases", total, f"at δ = {shown_loss(certificate.total_delta)}"))
+    if result is not None and "error" in result:
+        told.append(("Error", percent(result["error"]), _against(result, "majority_error", "majority class")))
+    if result is not None and "auc" in result:
+        told.append(("AUC", f"{result['auc']:.3f}", "0.5 is guessing, 1 is perfect"))
+    if result is not None and "rmse" in result:
+        told.append(("Root mean square error", f"{result['rmse']:.4g}", _against(result, "mean_rmse", "the mean")))
+    rounds = certificate.document["rounds"]
+    told.append(("Rounds", str(rounds["done"]), f"of {rounds['planned']} planned and charged"))
+    cells = "".join(
+        f"<div><dt>{frame.safe(name)}</dt><dd>{frame.safe(value)} <small>{frame.safe(more)}</small></dd></div>"
+        for name, value, more in told
+    )
+    return Markup(f'<dl class="key">{cells}</dl>')
+
+
+def _unit(run: RunFiles) -> str:
+    return run.certificate.document["guarantee"]["unit_of_privacy"].split(" (")[0]
+
+
+def _against(result: dict[str, Any], key: str, name: str) -> str:
+    if key not in result:
+        return ""
+    shown = percent if "error" in key else lambda value: f"{value:.4g}"
+    return (
+        f"{shown(result[key])} for always answering {name}" if name == "the mean" else f"{name}: {shown(result[key])}"
+    )
+
+
+# --- sections ---------------------------------------------------------------------------------------------------------
+
+
+def _promise(run: RunFiles) -> Markup:
+    certificate = run.certificate
+    document, guarantee = certificate.document, certificate.document["guarantee"]
+    sees = document["views"][0]["sees"]
+    if certificate.verdict:
+        return frame.joined(
+            [
+                paragraph("Nothing is promised, because:"),
+                bullets(certificate.verdict),
+                paragraph("Whatever is said of losses below is what the plan would promise if that were otherwise."),
+            ]
+        )
+    epsilon, delta = certificate.epsilon, certificate.delta
+    # beyond that a factor says nothing, and floating point ends
+    factor, even = (math.exp(epsilon), 1 / (1 + math.exp(-epsilon))) if epsilon < 100 else (math.inf, 1.0)
+    words = paragraph(
+        f"Whatever somebody believed about {_unit(run)} before the run, everything they see changes the odds of that "
+        f"belief by at most a factor of e^ε = {_up(factor)}, but for outcomes whose probability δ bounds. "
+        f"Who held it for as likely as not (50 %) holds it for at most {_up_percent(even)} likely afterwards.",
+        kind="promise",
+    )
+    exactly = paragraph(
+        f"Precisely: let {_unit(run)} be any other within the public bounds ({guarantee['adjacency']}). Then no set of "
+        f"outcomes becomes more than e^ε times as likely, plus δ = {delta:g}. This holds against anybody who sees "
+        f"{sees}, whatever else they know, and however much they compute.",
+    )
+    rare = paragraph(
+        f"δ = {delta:g} is one in {1 / delta:,.0f}; the parties hold {sum(run.plan.facts.sizes):,} records.",
+        kind="soft",
+    )
+    trust = document["trust_model"]
+    who = paragraph(f"Who has to be trusted: {trust['model']}. {_sentence(trust['who_is_trusted'])}.")
+    where = paragraph(f"Where it ran: {document['execution']['what']}.")
+    limits = Markup("<h3>Not promised</h3>") + bullets(document["not_covered"])
+    return frame.joined([words, exactly, rare, who, where, Markup(limits)])
+
+
+def _result(run: RunFiles) -> Markup:
+    result, other = run.result, run.nonprivate
+    parts: list[str] = []
+    if result is not None:
+        trivial = "majority class" if "error" in result else "always the mean"
+        forms = {"error": percent, "auc": _three, "calibration_error": percent, "rmse": _four, "r2": _three}
+        names = {
+            "error": "error",
+            "auc": "AUC",
+            "calibration_error": "calibration error",
+            "rmse": "root mean square error",
+            "r2": "R²",
+        }
+        baseline = {"error": "majority_error", "rmse": "mean_rmse"}
+        constant = {"auc": 0.5, "r2": 0.0}
+        rows = []
+        for key, form in forms.items():
+            if key not in result:
+                continue
+            against = result.get(baseline.get(key, ""), constant.get(key))
+            cells = [result[key], against] + ([other.get(key)] if other else [])
+            rows.append([names[key], *(("", math.nan) if v is None else (form(v), float(v)) for v in cells)])
+        heading = ["", "this model", trivial, *(["without privacy"] if other else [])]
+        main = "error" if "error" in result else "rmse"
+        if main in result:
+            parts.append(figure(_result_bars(main, result, other, trivial), "result-chart", numbers=False))
+        said = f"On {result.get('records', 0):,} held-out records that are declared public."
+        if other:
+            said += " Without privacy: the optimum on the same public training records, hardly regularised, no noise."
+        parts.append(frame.joined([table(heading, rows, "Result"), paragraph(said, kind="soft")]))
+    if run.errors_by_round:
+        parts.append(figure(_by_round(run), "rounds-chart"))
+    if not parts and run.model is not None:
+        return paragraph(
+            "No records were declared public for testing, so nothing is known here. ",
+            Markup("<code>coterie evaluate RUN FILE</code>"),
+            " tells it, priced or on public records.",
+        )
+    return pair(*parts) if parts else Markup("")
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _four(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _result_bars(key: str, result: dict[str, Any], other: dict[str, Any] | None, trivial: str) -> Bars:
+    base = "majority_error" if key == "error" else "mean_rmse"
+    bars = [Bar("this model, private", result[key])]
+    if other and key in other:
+        bars.append(Bar("without privacy", other[key], other=True))
+    if base in result:
+        bars.append(Bar(trivial, result[base], other=True))
+    names = {"error": "error on public records", "rmse": "root mean square error"}
+    return Bars(
+        title="Less is better", x_label=names[key], bars=tuple(bars), shown=percent if key == "error" else _four
+    )
+
+
+def _by_round(run: RunFiles) -> Lines:
+    result = run.result or {}
+    levels = [("majority class", result["majority_error"])] if "majority_error" in result else []
+    if run.nonprivate and "error" in run.nonprivate:
+        levels.append(("all records in one place, no noise", run.nonprivate["error"]))
+    return Lines(
+        title="Test error after each round",
+        x_label="round",
+        y_label="test error",
+        series=tuple(Series(n, tuple(range(1, len(v) + 1)), tuple(v)) for n, v in run.errors_by_round.items()),
+        levels=tuple(levels),
+        whole_x=True,
+        shown=percent,
+    )
+
+
+def _spent(run: RunFiles) -> Markup:
+    certificate, document = run.certificate, run.certificate.document
+    chart = run.plan.loss_chart(certificate.delta)
+    names, sizes = document["public_facts"]["parties"], document["public_facts"]["sizes"]
+    views = certificate.views
+    heading = ["party", "records", *(f"ε against {view.observer}" for view in views)]
+    rows = [
+        [name, (f"{size:,}", size), *((shown_loss(v.party_epsilons[i]), v.party_epsilons[i]) for v in views)]
+        for i, (name, size) in enumerate(zip(names[:MOST_ROWS], sizes[:MOST_ROWS], strict=True))
+    ]
+    by_party = [table(heading, rows, "Loss by party"), _more(len(names), "certificate.json")]
+    seen = facts([(f"against {v.observer}", f"ε = {shown_loss(v.epsilon)}: sees {v.sees}") for v in views], "Observers")
+    parts = [pair("" if chart is None else figure(chart, "spent-chart"), frame.joined(by_party)), seen]
+    if document["past"]:
+        earlier = [
+            [
+                entry["what"],
+                (shown_loss(entry["epsilon"]), _float(entry["epsilon"])),
+                (shown_loss(entry["delta"]), entry["delta"]),
+            ]
+            for entry in document["past"][:MOST_ROWS]
+        ]
+        parts += [Markup("<h3>Earlier releases from the same data</h3>"), table(["what", "ε", "δ"], earlier, "Earlier")]
+        parts.append(_more(len(document["past"]), "certificate.json"))
+        total = f"ε = {shown_loss(certificate.total_epsilon)} at δ = {shown_loss(certificate.total_delta)}"
+        parts.append(paragraph(f"Everything together: {total} ({document['total']['how']})."))
+    else:
+        parts.append(paragraph("No earlier releases from the same data were declared.", kind="soft"))
+    return frame.joined(parts)
+
+
+def _float(value: Any) -> float:
+    return math.inf if value == "infinite" else float(value)
+
+
+def _parties(run: RunFiles) -> Markup:
+    plan, chart = run.plan, run.plan.network_chart()
+    sizes, graph = plan.facts.sizes, run.certificate.document["public_facts"]["graph"]
+    trust, mechanism = run.certificate.document["trust_model"], run.certificate.document["mechanism"]
+    links = "no graph: anybody can be reached" if graph["unrestricted"] else f"{graph['edges']:,} links"
+    told = facts(
+        [
+            ("parties", f"{len(sizes):,}, with {min(sizes):,} to {max(sizes):,} records"),
+            ("graph", links),
+            ("what travels", f"{trust['channel']}: {trust['model']}"),
+            ("algorithm", mechanism["algorithm"]),
+            ("noise", f"{mechanism['mechanism']}, {mechanism['noise']}"),
+        ],
+        "Parties",
+    )
+    return pair("" if chart is None else figure(chart, "network-chart"), told)
+
+
+def _model(run: RunFiles) -> Markup:
+    if run.intervals is not None:
+        return _intervals(run.intervals)
+    named = run.coefficients
+    if not named:
+        return Markup("")
+    ranked = sorted(named.items(), key=lambda item: -abs(item[1]))
+    chart = Bars(
+        title="Coefficients" + (f", the {MOST_BARS} largest" if len(ranked) > MOST_BARS else ""),
+        x_label="coefficient of the encoded feature",
+        bars=tuple(Bar(name, value) for name, value in ranked[:MOST_BARS]),
+    )
+    rows = [[name, (f"{value:.4g}", value)] for name, value in ranked[:MOST_ROWS]]
+    listed = frame.joined([table(["feature", "coefficient"], rows, "Coefficients"), _more(len(ranked), "model.json")])
+    labels = None if run.model is None else run.model.get("labels")
+    if isinstance(labels, list) and len(labels) == 2:
+        said = f"More than zero speaks for {labels[1]!r}, less for {labels[0]!r}."
+    else:
+        said = "By how much the answer grows with each feature."
+    noise = " The noise of the run is in every number, and no interval was paid for: a sign may be chance."
+    return frame.joined([paragraph(said + noise), pair(figure(chart, "coefficients-chart", numbers=False), listed)])
+
+
+def _intervals(told: dict[str, Any]) -> Markup:
+    rows = [row for row in told.get("coefficients", ()) if isinstance(row, dict)]
+    known = [row for row in rows if row.get("identified")]
+    level = f"{100 * float(told.get('level', 0.95)):g} %"
+    bars = tuple(Bar(row["name"], row["estimate"], (row["low"], row["high"])) for row in known[:MOST_BARS])
+    keys = ["estimate", "standard_error", "sampling_error", "noise_error", "low", "high", "p_value"]
+    heading = ["coefficient", "estimate", "standard error", "of sampling", "of noise", "from", "to", "p"]
+    if told.get("odds"):
+        keys += ["odds_ratio", "odds_low", "odds_high"]
+        heading += ["odds ratio", "from", "to"]
+    cells = [[row["name"], *((f"{row[key]:.4g}", row[key]) for key in keys)] for row in known[:MOST_ROWS]]
+    parts = [paragraph(f"{told.get('method', 'Estimates')}, with intervals that hold the truth in {level} of studies.")]
+    if bars:
+        chart = Bars(title=f"Estimates with {level} intervals", x_label="coefficient", bars=bars)
+        parts.append(figure(chart, "intervals-chart", numbers=False))
+    parts += [table(heading, cells, "Intervals"), _more(len(known), "intervals.json")]
+    unknown = [f"{row['name']}: {row.get('needed', 'not identified')}" for row in rows if not row.get("identified")]
+    if unknown:
+        parts += [paragraph("Not identified:"), bullets(unknown[:MOST_ROWS])]
+    if isinstance(told.get("notes"), list) and told["notes"]:
+        parts.append(bullets(str(note) for note in told["notes"]))
+    return frame.joined(parts)
+
+
+def _published(run: RunFiles, published: Published | None) -> Markup:
+    if published is None:
+        return Markup("")
+    certified = run.certificate.epsilon
+    bars = [Bar("published, δ = 0", published.total, other=True)]
+    if math.isfinite(certified):
+        bars.append(Bar(f"certified, δ = {run.certificate.delta:g}", certified))
+    chart = Bars(title="The loss of the whole run", x_label="ε", bars=tuple(bars))
+    met = [f"{text}: {'met' if holds else 'NOT met'}" for text, holds in published.hypotheses]
+    said = (
+        f"{published.theorem}. The certified number is the promise; the published one is for comparison, and whether "
+    )
+    said += "its theorem is true is told by `coterie errata`."
+    return frame.joined([paragraph(said), pair(figure(chart, "published-chart"), bullets(met))])
+
+
+def _data(run: RunFiles) -> Markup:
+    parts: list[str] = []
+    if run.schema is not None:
+        rows = list(_columns(run.schema))
+        parts.append(
+            paragraph(
+                "What the public schema says of the columns. No value of a record is in this page, nor anything "
+                "computed from records but what the certificate covers."
+            )
+        )
+        heading = ["column", "kind", "allowed", "encoded", "blanks"]
+        parts += [table(heading, rows[:MOST_ROWS], "Columns"), _more(len(rows), "model.json")]
+        parts.append(paragraph(f"Long rows: {run.schema.rows_cut}.", kind="soft"))
+    bounds = run.certificate.document["bounds"]
+    shown = [(b["bound"].replace("_", " "), f"{_bound(b['value'])}; {b['source']}; {b['enforced']}") for b in bounds]
+    parts += [Markup("<h3>Bounds that were kept</h3>"), facts(shown, "Bounds")]
+    return frame.joined(parts)
+
+
+def _bound(value: Any) -> str:
+    if isinstance(value, list):
+        return _cut(", ".join(map(str, value)), MOST_TEXT)
+    return "no number" if value is None else f"{value:g}"
+
+
+def _columns(schema: Schema) -> Iterator[list[str]]:
+    for column in schema.columns:
+        if isinstance(column, CategoryColumn):
+            allowed = _cut(", ".join(column.categories), MOST_TEXT) + (", or any other" if column.other else "")
+            blanks = "a category of their own" if column.missing else "refused"
+            yield [column.name, "category", allowed, f"one feature each ({column.levels})", blanks]
+            continue
+        yield [column.name, "number", f"{column.minimum:g} to {column.maximum:g}", _encoding(column), _blanks(column)]
+    label = schema.label
+    if isinstance(label, Label):
+        yield [label.name, "label", _cut(", ".join(label.values), MOST_TEXT), "positions in this list", "refused"]
+    else:
+        yield [label.name, "label", f"{label.minimum:g} to {label.maximum:g}", "number", "refused"]
+
+
+def _encoding(column: NumberColumn) -> str:
+    if column.bins:
+        return f"{column.levels} intervals, cut at {', '.join(f'{edge:g}' for edge in column.bins)}"
+    parts = ["logarithm"] if column.log else []
+    centre = "middle of the range" if column.centre is None else f"{column.centre:g}"
+    parts.append(f"centred at {centre}" + ("" if column.scale is None else f", divided by {column.scale:g}"))
+    return ", ".join(parts) + ("" if column.weight == 1 else f", times {column.weight:g}")
+
+
+def _blanks(column: NumberColumn) -> str:
+    if column.missing is False:
+        return "refused"
+    if column.bins:
+        return "an interval of their own"
+    filled = "the centre" if column.missing is True else f"{column.missing:g}"
+    return f"filled with {filled}, and told by a feature"
+
+
+def _certificate(run: RunFiles) -> Markup:
+    document = run.certificate.document
+    guarantee, accountant, rounds = document["guarantee"], document["accountant"], document["rounds"]
+    software = {k: v for k, v in document["software"].items() if k != "package_digest"}
+    audit = document["audit"]
+    rows = [
+        ("date", f"{run.date} (UTC)" if run.date else "not stated"),
+        ("purpose", run.purpose),
+        ("data set", run.data_set),
+        ("definition", f"{guarantee['definition']}; {guarantee['adjacency']}: {guarantee['neighbouring_data']}"),
+        ("unit of privacy", guarantee["unit_of_privacy"]),
+        ("accountant", f"{accountant['used']}: {accountant['how']}"),
+        ("randomness", document["randomness"]["source"]),
+        ("design", document["design"]["what"]),
+        ("rounds", f"{rounds['done']} done, {rounds['charged']} charged; {rounds['fixed_in_advance']}"),
+        ("tuning", document["tuning"]),
+        ("audit", audit if isinstance(audit, str) else f"{audit.get('verdict', 'see certificate.json')}"),
+        ("software", ", ".join(f"{name} {version}" for name, version in software.items())),
+        ("plan", Markup(f"<code>{frame.safe(document['plan_digest'])}</code>")),
+        ("certificate", Markup(f"<code>{frame.safe(document['digest'])}</code>")),
+    ]
+    parts: list[str] = [facts(rows, "Certificate")]
+    parts.append(
+        paragraph(
+            "Date, purpose and data set are what the log and the spec of the run say. ",
+            Markup("<code>coterie certificate verify RUN</code>"),
+            " recomputes all that can be, this page too.",
+        )
+    )
+    parts += [Markup("<h3>Signatures</h3>"), _signatures(document.get("sites"))]
+    parts += [Markup("<h3>Cite</h3>"), bullets(document["cite"])]
+    return frame.joined(parts)
+
+
+def _signatures(sites: Any) -> Markup:
+    if sites is None:
+        return paragraph("Nobody has signed it: digests show changes, not who made a file.")
+    signed = [(entry["statement"], entry["identity"]) for entry in sites["signed"]]
+    code = [
+        [
+            statement["party"],
+            Markup(f"<code>{frame.safe(statement['ledger_entry'])}</code>"),
+            Markup(f"<code>{frame.safe(identity)}</code>"),
+        ]
+        for statement, identity in signed[:MOST_ROWS]
+    ]
+    said = "Every site has signed the plan, everything released and the entry of its ledger that pays for it. Whether "
+    said += "these are the parties' keys is for you to know: compare them with those the parties gave you."
+    return frame.joined([paragraph(said), table(["party", "ledger entry", "key"], code, "Signatures")])
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _footer() -> Markup:
+    return paragraph(
+        f"Made by Coterie {coterie.__version__} from the files of one run. This page loads nothing and holds no record."
+    )
+
+
+def _more(n: int, where: str) -> Markup:
+    return paragraph(f"... and {n - MOST_ROWS:,} more in {where}.", kind="soft") if n > MOST_ROWS else Markup("")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n:,} {one if n == 1 else many}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _up(value: float) -> str:
+    """Three digits, rounded up: a page must not promise more than the certificate."""
+    if not math.isfinite(value):
+        return "∞"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / unit - 1e-9) * unit:,.10g}"
+
+
+def _up_percent(value: float) -> str:
+    return f"{math.ceil(1000 * value - 1e-9) / 10:g} %"
