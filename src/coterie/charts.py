@@ -7,6 +7,7 @@ the same in words, for whoever does not see pictures. Names come from data: ever
 import dataclasses
 import html
 import math
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -76,7 +77,7 @@ class Lines:
     shown: Callable[[float], str] = short
 
     def table(self) -> Table:
-        heading = ("", self.x_label, self.y_label)
+        heading = ("line", self.x_label, self.y_label)
         points = [(s.name, short(x), self.shown(y)) for s in self.series for x, y in zip(s.x, s.y, strict=True)]
         return heading, [*points, *((name, "", self.shown(value)) for name, value in self.levels)]
 
@@ -124,7 +125,7 @@ class Lines:
             legend.append((f'<line class="{dash}" x1="0" x2="24" y1="-4" y2="-4"/>', f"{label}: {self.shown(value)}"))
         for k, (swatch, label) in enumerate(legend):
             y = bottom + 60 + 19 * k
-            parts.append(f'<g transform="translate({left} {y})">{swatch}{_text(32, 0, _cut(label, 60), "start")}</g>')
+            parts.append(f'<g transform="translate({left} {y})">{swatch}{_text(32, 0, _fit(label, 390), "start")}</g>')
         described = f"{self.y_label} against {self.x_label}. The table beside it has the numbers."
         return _picture(name, self.title, described, bottom + 48 + 19 * len(legend), parts)
 
@@ -169,8 +170,8 @@ class Bars:
             rows = [
                 (b.name, self.shown(b.value), *map(self.shown, b.interval or (math.nan, math.nan))) for b in self.bars
             ]
-            return ("", self.x_label, "from", "to"), rows
-        return ("", self.x_label), [(bar.name, self.shown(bar.value)) for bar in self.bars]
+            return ("name", self.x_label, "from", "to"), rows
+        return ("name", self.x_label), [(bar.name, self.shown(bar.value)) for bar in self.bars]
 
     def svg(self, name: str) -> str:
         left, right, step = 168.0, WIDTH - 62.0, 26.0
@@ -184,7 +185,7 @@ class Bars:
         parts = [f'<line class="axis" x1="{across(0):.1f}" x2="{across(0):.1f}" y1="6" y2="{bottom:.1f}"/>']
         for k, bar in enumerate(self.bars):
             y, tone = 10 + step * k, "other" if bar.other else "own"
-            parts.append(_text(left - 10, y + 17, _cut(bar.name, 21), "end", whole=bar.name))
+            parts.append(_text(left - 10, y + 17, _fit(bar.name, 154), "end", whole=bar.name))
             told = html.escape(f"{bar.name}: {self.shown(bar.value)}")
             if bar.interval is None:
                 start, end = sorted((across(0), across(bar.value)))
@@ -279,7 +280,7 @@ class Network:
             gap = radius + 6
             at_x = x + (0 if anchor == "middle" else math.copysign(gap, dx))
             at_y = y + 1 + (0 if anchor != "middle" else (-gap - 12 if dy < 0 else gap + 10))
-            parts.append(_text(at_x, at_y, _cut(label, 17), anchor, whole=label))
+            parts.append(_text(at_x, at_y, _fit(label, 104), anchor, whole=label))
             parts.append(_text(at_x, at_y + 15, f"{size:,}", anchor))
         described = (
             f"{len(self.names)} parties, drawn as large as their numbers of records. The table beside it lists them."
@@ -341,6 +342,21 @@ def _mark(x: float, y: float, k: int, told: str) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _fit(text: str, room: float) -> str:
+    """As much as fits into so many units of a picture, by the widths of a broad font."""
+    wide = 0.0
+    for place, letter in enumerate(text):
+        if unicodedata.east_asian_width(letter) in "WF":
+            wide += 14.0
+        elif letter.isupper() or letter in "<>=+~mw%@#&_…—":
+            wide += 11.5
+        else:
+            wide += 5.5 if letter in "iljtfr.,:;|!'()[] /" else 8.4
+        if wide > room:
+            return text[: max(1, place - 1)] + "…"
+    return text
 
 
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:

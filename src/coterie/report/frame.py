@@ -83,7 +83,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
       const rows = [...body.rows].sort((a, b) => {
         const [p, q] = [key(a), key(b)];
-        const [x, y] = [Number(p), Number(q)];
+        const [x, y] = [p, q].map((text) => Number(text.replace(/[,%\\s]/g, "")));
         const numbers = p !== "" && q !== "" && !Number.isNaN(x) && !Number.isNaN(y);
         return (up ? 1 : -1) * (numbers ? (x > y) - (x < y) : p.localeCompare(q));
       });

@@ -162,7 +162,7 @@ def _result(run: RunFiles) -> Markup:
             against = result.get(baseline.get(key, ""), constant.get(key))
             cells = [result[key], against] + ([other.get(key)] if other else [])
             rows.append([names[key], *(("", math.nan) if v is None else (form(v), float(v)) for v in cells)])
-        heading = ["", "this model", trivial, *(["without privacy"] if other else [])]
+        heading = ["measure", "this model", trivial, *(["without privacy"] if other else [])]
         main = "error" if "error" in result else "rmse"
         if main in result:
             parts.append(figure(_result_bars(main, result, other, trivial), "result-chart", numbers=False))

@@ -32,7 +32,7 @@ from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
-SUMS = "SHA256SUMS"
+SUMS, REPORT = "SHA256SUMS", "report.html"  # which the other files give, so it needs no sum
 WEAK = 1e-6  # l2 of the line without privacy, for each record
 _ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
@@ -338,5 +338,5 @@ def _alone(numbers: list[float]) -> float | list[float]:
 
 def sums(directory: Path) -> str:
     """In the form that `sha256sum --check` reads."""
-    files = sorted(path for path in directory.iterdir() if path.name != SUMS)
+    files = sorted(path for path in directory.iterdir() if path.name not in (SUMS, REPORT))
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)

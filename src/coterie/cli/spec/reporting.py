@@ -3,10 +3,9 @@
 import os
 from pathlib import Path
 
+from coterie.cli.spec.execution import REPORT
 from coterie.plan import Plan
 from coterie.report import Published, RunFiles, report_page
-
-REPORT = "report.html"
 
 
 def report_of(directory: Path) -> str:
