@@ -86,10 +86,10 @@ class Lines:
         bottom = top + height
         ys = [y for s in self.series for y in s.y] + [value for _, value in self.levels]
         xs = [x for s in self.series for x in s.x]
-        y_ticks = _ticks(0.0 if self.from_zero else min(ys), max(ys))
+        y_ticks = _ticks(0.0 if self.from_zero else min(ys), max(ys), above=True)
         x_ticks = _log_ticks(min(xs), max(xs)) if self.log_x else _ticks(min(xs), max(xs), whole=self.whole_x)
         x_low, x_high = min(x_ticks[0], min(xs)), max(x_ticks[-1], max(xs))
-        y_low, y_high = y_ticks[0], max(y_ticks[-1], max(ys))
+        y_low, y_high = y_ticks[0], y_ticks[-1]
 
         def across(x: float) -> float:
             low, high, at = (math.log(x_low), math.log(x_high), math.log(x)) if self.log_x else (x_low, x_high, x)
@@ -127,7 +127,7 @@ class Lines:
             y = bottom + 60 + 19 * k
             parts.append(f'<g transform="translate({left} {y})">{swatch}{_text(32, 0, _fit(label, 390), "start")}</g>')
         described = f"{self.y_label} against {self.x_label}. The table beside it has the numbers."
-        return _picture(name, self.title, described, bottom + 48 + 19 * len(legend), parts)
+        return _picture(name, self.title, described, bottom + 52 + 19 * len(legend), parts)
 
     def plot(self, ax: Any = None) -> Any:
         """On matplotlib axes, which are returned."""
@@ -359,8 +359,8 @@ def _fit(text: str, room: float) -> str:
     return text
 
 
-def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Round numbers from below the lowest to the highest, some five of them."""
+def _ticks(low: float, high: float, *, whole: bool = False, above: bool = False) -> list[float]:
+    """Round numbers from below the lowest to the highest, or to the first above it, some five of them."""
     if not high > low:
         return [low]
     raw = (high - low) / 5
@@ -368,7 +368,8 @@ def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
     step = max(1.0, float(math.ceil(step))) if whole else step
     first = math.ceil(low / step) if whole else math.floor(low / step)
-    ticks = [round(step * k, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    last = math.ceil(high / step - 1e-9) if above else math.floor(high / step + 1e-9)
+    ticks = [round(step * k, 12) for k in range(first, last + 1)]
     return ticks or [low]
 
 

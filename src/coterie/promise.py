@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, get_args
 
+from coterie.charts import table_html
 from coterie.data.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import check_delta, check_epsilon
@@ -97,6 +98,11 @@ class Privacy:
             records_per_person=self.records_per_person,
             people_span_parties=self.people_span_parties,
         )
+
+    def _repr_html_(self) -> str:
+        said = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        rows = [(name, str(value)) for name, value, default in said if value != default]
+        return table_html(("", ""), rows, "Privacy, as promised; all else as usual")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -19,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from coterie.charts import Lines, Series, table_html
 from coterie.errors import InputError
 from coterie.ledger import BudgetError, Ledger, LedgerError, NoLedgerError, Price, Receipt, Terms
 
@@ -28,6 +29,7 @@ Entry = tuple[str, float, float]
 
 LARGEST_OLD = 10**8  # bytes
 LOCK_TIMEOUT_S = 5.0
+MOST_SHOWN = 30
 _LINES, _DOCUMENT = "coterie-spending-2", "coterie-spending-1"
 _DATA = "all"  # a Spending knows one body of data
 
@@ -108,6 +110,28 @@ class Spending:
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else repr(str(self.path))
         return f"Spending(limit={self.limit}, {where})"
+
+    def _repr_html_(self) -> str:
+        epsilon, delta = self.total
+        rows = [(what, f"{eps:.6g}", f"{d:.3g}") for what, eps, d in self.charges[-MOST_SHOWN:]]
+        earlier = len(self.charges) - len(rows)
+        before = [] if earlier <= 0 else [(f"{earlier} earlier charges", "", "")]
+        limit = [] if self.limit is None else [("limit", f"{self.limit[0]:.6g}", f"{self.limit[1]:.3g}")]
+        total = ("everything together", f"{epsilon:.6g}", f"{delta:.3g}")
+        return table_html(("charged", "ε", "δ"), [*before, *rows, total, *limit], "Spending")
+
+    def plot(self, ax: Any = None) -> Any:
+        """The sum of all losses after each charge, on matplotlib axes; a charge without a bound is not drawn."""
+        losses = [epsilon for _, epsilon, _ in self.charges if math.isfinite(epsilon)]
+        sums = tuple(sum(losses[: k + 1]) for k in range(len(losses)))
+        return Lines(
+            title="Privacy loss of everything charged",
+            x_label="charges",
+            y_label="ε, added up",
+            series=(Series("spent", tuple(range(1, len(sums) + 1)), sums),),
+            levels=() if self.limit is None else (("limit", self.limit[0]),),
+            whole_x=True,
+        ).plot(ax)
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger]:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Heard
+from coterie.charts import Lines, Series
 from coterie.errors import InputError
 from coterie.network.impairments import ImpairedTopology, Impairments
 from coterie.network.selection import All, participants
@@ -120,6 +121,32 @@ class Transcript:
     def _deliveries(self) -> Any:
         assert self.impairments is not None
         return self.impairments.deliveries(self.plan.topology, self.plan.n_rounds)
+
+    def plot_loss(self, public: Any, ax: Any = None) -> Any:
+        """Mean loss of the model after each round on the records of `public`, on matplotlib axes.
+
+        public: a Federation of records that everybody may know, encoded as those of the run: the numbers are exact.
+        """
+        X, y, weights = public.pooled
+        loss, models = self.plan.problem.loss, self.models_by_round[0]
+        if X.shape[1] != self.plan.facts.n_features:
+            raise InputError(
+                f"public: got {X.shape[1]} features; those of the run, {self.plan.facts.n_features}, are needed"
+            )
+        with jax.enable_x64(True):
+            losses = []
+            for model in models:
+                matrix = model if loss.n_outputs == 1 else model.reshape(-1, loss.n_outputs)
+                each = np.asarray(loss.value(jnp.asarray(np.asarray(X) @ matrix), jnp.asarray(y)))
+                losses.append(float(np.average(each, weights=weights)))
+        return Lines(
+            title="Loss after each round, on public records",
+            x_label="round",
+            y_label=f"mean {type(loss).__name__.lower()} loss",
+            series=(Series("model", tuple(range(1, len(losses) + 1)), tuple(losses)),),
+            whole_x=True,
+            from_zero=False,
+        ).plot(ax)
 
     def save(self, path: str | Path) -> Path:
         """Write one .npz file, all of it or nothing, never over an existing file."""

@@ -112,7 +112,8 @@ CUT = """
     const box = svg.viewBox.baseVal;
     for (const text of svg.querySelectorAll("text")) {
       const b = text.getBBox(), m = text.getCTM(), o = svg.getCTM();
-      const shift = (m.e - o.e) / o.a;
+      const shift = (m.e - o.e) / o.a, down = (m.f - o.f) / o.d;
+      if (b.y + down < -1 || b.y + b.height + down > box.height + 1) bad.push("cut: " + text.textContent);
       if (b.x + shift < -1 || b.x + b.width + shift > box.width + 1) bad.push("cut: " + text.textContent);
     }
   }

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from coterie.certificate.markdown import as_markdown
+from coterie.certificate.markdown import as_markdown, shown_loss
 from coterie.certificate.software import ALWAYS, EXTRAS, software
 from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, statements, void_reasons
+from coterie.charts import table_html
 from coterie.errors import AuditError, InputError
 from coterie.facts import check_plain
 from coterie.limits import check_text
@@ -133,6 +134,25 @@ class Certificate:
 
     def to_markdown(self) -> str:
         return as_markdown(self.document)
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def _repr_html_(self) -> str:
+        document, guarantee = self.document, self.document["guarantee"]
+        loss = f"ε = {shown_loss(self.epsilon)} at δ = {shown_loss(self.delta)}"
+        total = f"ε = {shown_loss(self.total_epsilon)} at δ = {shown_loss(self.total_delta)}"
+        rows = [
+            *(("WARNING", text) for text in self.verdict),
+            ("privacy loss", loss),
+            ("against anybody who sees", document["views"][0]["sees"]),
+            ("unit of privacy", f"{guarantee['unit_of_privacy']}; {guarantee['adjacency']}"),
+            *([("with earlier releases", total)] if document["past"] else []),
+            ("trust model", document["trust_model"]["model"]),
+            ("mechanism", f"{document['mechanism']['algorithm']}, noise: {document['mechanism']['noise']}"),
+            ("digest", document["digest"][:16]),
+        ]
+        return table_html(("", ""), rows, "Privacy certificate; print it for the whole page")
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":

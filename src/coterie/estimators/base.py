@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from coterie import rules
 from coterie.certificate import cautions, make_certificate, price
+from coterie.charts import Bar, Bars
 from coterie.data.checks import positive_number
 from coterie.data.design import make_design, row_norms, split_intercept
 from coterie.data.federation import Federation
@@ -98,6 +99,17 @@ class PrivateLinearModel(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.random_state is None and not self._exact
         return tags
+
+    def plot_coefficients(self, ax: Any = None, *, most: int = 30) -> Any:
+        """The largest coefficients, on matplotlib axes; of several classes, the largest of each feature's."""
+        check_is_fitted(self)
+        slopes = np.atleast_2d(self.coef_)
+        names = getattr(self, "feature_names_in_", None)
+        named = [f"x{j}" for j in range(slopes.shape[1])] if names is None else [str(name) for name in names]
+        chosen = slopes[np.abs(slopes).argmax(axis=0), np.arange(slopes.shape[1])]
+        ranked = np.argsort(-np.abs(chosen))[:most]
+        bars = tuple(Bar(named[j], float(chosen[j])) for j in ranked)
+        return Bars(title="Coefficients", x_label="coefficient", bars=bars).plot(ax)
 
     # --- what a subclass says -----------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from coterie.certificate import shown_loss
+from coterie.charts import Lines, Series, table_html
 from coterie.data.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
 from coterie.evaluation.tables import (
@@ -73,6 +74,28 @@ class Evaluation:
 
     def __getitem__(self, name: str) -> Metric:
         return self.metrics[name]
+
+    def _repr_html_(self) -> str:
+        heading, *lines = _lines(self)
+        spent = _spent(self)
+        warnings = [(text, "", "", "") for text in self.verdict]
+        return table_html(heading, [*warnings, *lines, *([(spent, "", "", "")] if spent else [])], "Evaluation")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Calibration on matplotlib axes: what was predicted against how often it was true, bin by bin."""
+        if "calibration" not in self.metrics:
+            raise InputError("plot: calibration is not among the metrics of this evaluation")
+        gaps = np.asarray(self.metrics["calibration"].value)
+        middles = (np.arange(len(gaps)) + 0.5) / len(gaps)
+        return Lines(
+            title="Calibration",
+            x_label="predicted probability",
+            y_label="how often it was true",
+            series=(
+                Series("model", tuple(middles.tolist()), tuple((middles + gaps).tolist())),
+                Series("perfect", (0.0, 1.0), (0.0, 1.0)),
+            ),
+        ).plot(ax)
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -178,6 +201,18 @@ def _baselines(tables: dict[str, np.ndarray], names: Sequence[str]) -> dict[str,
 
 def evaluation_text(found: Evaluation) -> str:
     """For people: one line a metric, against answering the most frequent class."""
+    lines = _lines(found)
+    widths = [max(len(line[place]) for line in lines) for place in range(4)]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    spent = _spent(found)
+    return "\n".join([*found.verdict, *shown, *([spent] if spent else [])])
+
+
+def _spent(found: Evaluation) -> str:
+    return "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
+
+
+def _lines(found: Evaluation) -> list[tuple[str, str, str, str]]:
     lines = [("", "model", "noise", "majority class")]
 
     def percent(value: float) -> str:
@@ -194,10 +229,7 @@ def evaluation_text(found: Evaluation) -> str:
             lines += [(f"error of class {k}", percent(e), f"± {percent(s)}", "") for k, (e, s) in enumerate(errors)]
         elif found.calibration_error is not None:
             lines.append(("calibration error", percent(found.calibration_error), "", ""))
-    widths = [max(len(line[place]) for line in lines) for place in range(4)]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    spent = "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
-    return "\n".join([*found.verdict, *shown, *([spent] if spent else [])])
+    return lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

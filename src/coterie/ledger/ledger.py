@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coterie.charts import table_html
 from coterie.errors import CoterieError, InputError
 from coterie.ledger.entries import (
     FORMAT,
@@ -382,6 +383,18 @@ class Ledger:
         return target.path
 
     # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for data in self.bodies():
+            total = self.total(data)
+            limits = "; ".join(
+                f"ε = {limit.epsilon:g}, δ = {limit.delta:g}"
+                + ("" if limit.days is None else f" in {limit.days:g} days")
+                for limit in self.limits(data)
+            )
+            rows.append((data, f"{total.epsilon:.6g}", f"{total.delta:.3g}", limits or "none"))
+        return table_html(("data", "ε", "δ", "limits"), rows, f"Ledger of {self.head().number + 1} entries")
 
     def _booked(self, run: str) -> Reservation:
         found = self._state.runs.get(run)

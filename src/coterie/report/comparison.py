@@ -8,6 +8,8 @@ from coterie.charts import Lines, Series, percent
 from coterie.report import frame
 from coterie.report.run_files import RunFiles
 
+MOST_NAMED = 5  # that are told apart by colour and shape
+
 
 def compare_page(runs: Sequence[tuple[str, RunFiles]]) -> str:
     """(name, files) of each run, in the order of the page."""
@@ -55,13 +57,17 @@ def _frontier(runs: Sequence[tuple[str, RunFiles]], measure: str) -> Lines | Non
     base, names = ("majority_error", "majority class") if measure == "error" else ("mean_rmse", "always the mean")
     levels = {float(run.result[base]) for _, run in runs if run.result and base in run.result}
     free = {float(run.nonprivate[measure]) for _, run in runs if run.nonprivate and measure in run.nonprivate}
+    points_of_runs = [Series("runs", *_columns(points), joined=False)]
+    if len(points) <= MOST_NAMED:
+        drawn = [name for name, run in runs if _drawn(run, measure)]
+        points_of_runs = [Series(n, (x,), (y,), joined=False) for n, (x, y) in zip(drawn, points, strict=True)]
     return Lines(
         title="Error against privacy loss",
         x_label="ε of the run",
         y_label="error on public records" if measure == "error" else "root mean square error",
         series=(
             Series("least error so far", *_columns(best)),
-            Series("runs", *_columns(points), joined=False),
+            *points_of_runs,
         ),
         levels=(
             *((names, value) for value in sorted(levels)[:1]),
@@ -82,6 +88,8 @@ def _four(value: float) -> str:
 
 def _table(runs: Sequence[tuple[str, RunFiles]]) -> frame.Markup:
     rows: list[list[str | tuple[str, float]]] = []
+    names = {"error": "error", "auc": "AUC", "rmse": "root mean square error"}
+    measured = {key: text for key, text in names.items() if any(_measured(run, key) is not None for _, run in runs)}
     for name, run in runs:
         certificate, result = run.certificate, run.result or {}
         loss = certificate.epsilon
@@ -90,9 +98,10 @@ def _table(runs: Sequence[tuple[str, RunFiles]]) -> frame.Markup:
             (shown_loss(loss), loss),
             (f"{certificate.delta:g}", certificate.delta),
         ]
-        for key, form in (("error", percent), ("auc", _four), ("rmse", _four)):
+        for key in measured:
+            form = percent if key == "error" else _four
             row.append((form(result[key]), float(result[key])) if key in result else "")
         row += [certificate.document["mechanism"]["algorithm"], certificate.document["trust_model"]["channel"]]
         rows.append([*row, "; ".join(certificate.verdict) or "private"])
-    heading = ["run", "ε", "δ", "error", "AUC", "root mean square error", "algorithm", "channel", "verdict"]
+    heading = ["run", "ε", "δ", *measured.values(), "algorithm", "channel", "verdict"]
     return frame.table(heading, rows, "Runs")

@@ -120,8 +120,8 @@ def _promise(run: RunFiles) -> Markup:
     factor, even = (math.exp(epsilon), 1 / (1 + math.exp(-epsilon))) if epsilon < 100 else (math.inf, 1.0)
     words = paragraph(
         f"Whatever somebody believed about {_unit(run)} before the run, everything they see changes the odds of that "
-        f"belief by at most a factor of e^ε = {_up(factor)}, but for outcomes whose probability δ bounds. "
-        f"Who held it for as likely as not (50 %) holds it for at most {_up_percent(even)} likely afterwards.",
+        f"belief by at most a factor of e^ε = {_up(factor)}, leaving aside what δ allows for. Whoever held it "
+        f"to be as likely as not (50 %) can hold it to be at most {_up_percent(even)} likely afterwards.",
         kind="promise",
     )
     exactly = paragraph(
@@ -257,10 +257,11 @@ def _parties(run: RunFiles) -> Markup:
     plan, chart = run.plan, run.plan.network_chart()
     sizes, graph = plan.facts.sizes, run.certificate.document["public_facts"]["graph"]
     trust, mechanism = run.certificate.document["trust_model"], run.certificate.document["mechanism"]
+    held = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     links = "no graph: anybody can be reached" if graph["unrestricted"] else f"{graph['edges']:,} links"
     told = facts(
         [
-            ("parties", f"{len(sizes):,}, with {min(sizes):,} to {max(sizes):,} records"),
+            ("parties", f"{len(sizes):,}, with {held} records" + (" each" if min(sizes) == max(sizes) else "")),
             ("graph", links),
             ("what travels", f"{trust['channel']}: {trust['model']}"),
             ("algorithm", mechanism["algorithm"]),
@@ -477,4 +478,8 @@ def _up(value: float) -> str:
 
 
 def _up_percent(value: float) -> str:
-    return f"{math.ceil(1000 * value - 1e-9) / 10:g} %"
+    for digits in (1, 2, 4, 6):
+        shown = math.ceil(value * 100 * 10**digits - 1e-9) / 10**digits
+        if shown < 100:
+            return f"{shown:.10g} %"
+    return "100 %"
