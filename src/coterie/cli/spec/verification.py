@@ -10,7 +10,16 @@ from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, unique_keys
 from coterie.certificate.software import package_digest, software
 from coterie.certificate.statements import NO_TUNING
-from coterie.cli.spec.execution import REPORT, SUMS, columns_of, files_of, model_of, result_of, summary_of, transcript_name
+from coterie.cli.spec.execution import (
+    REPORT,
+    SUMS,
+    columns_of,
+    files_of,
+    model_of,
+    result_of,
+    summary_of,
+    transcript_name,
+)
 from coterie.cli.spec.preparation import Records, load_records, make_plan
 from coterie.cli.spec.reading import (
     DataSection,
