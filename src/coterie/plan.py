@@ -400,7 +400,8 @@ class Plan:
 
         curves: dict[tuple[float, ...], list[int]] = {}
         for i in drawn:
-            curves.setdefault(tuple(spent(i, t) for t in rounds), []).append(i)
+            # sums in another order differ in their last digits
+            curves.setdefault(tuple(float(f"{spent(i, t):.9g}") for t in rounds), []).append(i)
 
         def named(alike: list[int]) -> str:
             others = int(np.isin(places, places[alike]).sum()) - 1
@@ -415,7 +416,7 @@ class Plan:
             x_label="rounds done",
             y_label=f"ε at δ = {delta:g}",
             series=tuple(series),
-            levels=(("whole run", whole),),
+            levels=(("whole run" if self.moments is None else "whole run, with what intervals need", whole),),
             whole_x=True,
         )
 

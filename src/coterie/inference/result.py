@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import chi2, norm
 
+from coterie.charts import table_html
 from coterie.errors import InputError, MissingExtraError
 from coterie.inference.estimate import Equations, identified, visible
 from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
@@ -238,6 +239,19 @@ class Inference:
 
     def __repr__(self) -> str:
         return f"<Inference of {len(self.names)} coefficients, {int(self.identified.sum())} identified>"
+
+    def _repr_html_(self) -> str:
+        setting, rows = self.setting, []
+        for row in self.rows():
+            if not row["identified"]:
+                rows.append((row["name"], str(row["needed"]), "", "", "", ""))
+                continue
+            numbers = [row[key] for key in ("estimate", "standard_error", "p_value", "low", "high")]
+            rows.append((row["name"], *(f"{number:.4g}" for number in numbers)))
+        heading = ("", "estimate", "standard error", "p", f"{LEVEL:.0%} from", "to")
+        warning = "NOT PRIVATE: seeded. " if setting.reproducible else ""
+        loss = f"ε = {setting.epsilon:.4g} at δ = {setting.delta:g}"
+        return table_html(heading, rows, f"{warning}{setting.method}, {loss}")
 
     def plot(self, ax: Any = None, level: float = LEVEL) -> Any:
         """A forest plot: estimates with intervals, and within them what sampling alone would leave."""

@@ -273,11 +273,10 @@ def _parties(run: RunFiles) -> Markup:
 
 
 def _model(run: RunFiles) -> Markup:
-    if run.intervals is not None:
-        return _intervals(run.intervals)
     named = run.coefficients
+    intervals = [] if run.intervals is None else [Markup("<h3>Intervals</h3>"), _intervals(run.intervals)]
     if not named:
-        return Markup("")
+        return frame.joined(intervals)
     ranked = sorted(named.items(), key=lambda item: -abs(item[1]))
     chart = Bars(
         title="Coefficients" + (f", the {MOST_BARS} largest" if len(ranked) > MOST_BARS else ""),
@@ -291,32 +290,48 @@ def _model(run: RunFiles) -> Markup:
         said = f"More than zero speaks for {labels[1]!r}, less for {labels[0]!r}."
     else:
         said = "By how much the answer grows with each feature."
-    noise = " The noise of the run is in every number, and no interval was paid for: a sign may be chance."
-    return frame.joined([paragraph(said + noise), pair(figure(chart, "coefficients-chart", numbers=False), listed)])
+    told = " The noise of the run is in every number"
+    noise = ", and no interval was paid for: a sign may be chance." if run.intervals is None else "; see the intervals."
+    drawn = pair(figure(chart, "coefficients-chart", numbers=False), listed)
+    return frame.joined([paragraph(said + told + noise), drawn, *intervals])
 
 
 def _intervals(told: dict[str, Any]) -> Markup:
     rows = [row for row in told.get("coefficients", ()) if isinstance(row, dict)]
     known = [row for row in rows if row.get("identified")]
     level = f"{100 * float(told.get('level', 0.95)):g} %"
-    bars = tuple(Bar(row["name"], row["estimate"], (row["low"], row["high"])) for row in known[:MOST_BARS])
+    drawn = [row for row in known if all(_is_number(row.get(key)) for key in ("estimate", "low", "high"))]
+    bars = tuple(Bar(row["name"], row["estimate"], (row["low"], row["high"])) for row in drawn[:MOST_BARS])
     keys = ["estimate", "standard_error", "sampling_error", "noise_error", "low", "high", "p_value"]
     heading = ["coefficient", "estimate", "standard error", "of sampling", "of noise", "from", "to", "p"]
     if told.get("odds"):
         keys += ["odds_ratio", "odds_low", "odds_high"]
         heading += ["odds ratio", "from", "to"]
-    cells = [[row["name"], *((f"{row[key]:.4g}", row[key]) for key in keys)] for row in known[:MOST_ROWS]]
+    cells = [[row["name"], *(_number_cell(row.get(key)) for key in keys)] for row in known[:MOST_ROWS]]
     parts = [paragraph(f"{told.get('method', 'Estimates')}, with intervals that hold the truth in {level} of studies.")]
     if bars:
         chart = Bars(title=f"Estimates with {level} intervals", x_label="coefficient", bars=bars)
         parts.append(figure(chart, "intervals-chart", numbers=False))
-    parts += [table(heading, cells, "Intervals"), _more(len(known), "intervals.json")]
+    if cells:
+        parts += [table(heading, cells, "Intervals"), _more(len(known), "intervals.json")]
     unknown = [f"{row['name']}: {row.get('needed', 'not identified')}" for row in rows if not row.get("identified")]
     if unknown:
         parts += [paragraph("Not identified:"), bullets(unknown[:MOST_ROWS])]
     if isinstance(told.get("notes"), list) and told["notes"]:
         parts.append(bullets(str(note) for note in told["notes"]))
     return frame.joined(parts)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number_cell(value: Any) -> tuple[str, float]:
+    """JSON has no word for infinity, nor for no number."""
+    if _is_number(value):
+        return f"{value:.4g}", float(value)
+    known = {"infinite": ("∞", math.inf), "-infinite": ("-∞", -math.inf)}
+    return known.get(value, ("", math.nan))
 
 
 def _published(run: RunFiles, published: Published | None) -> Markup:
