@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -337,3 +338,58 @@ def test_help_has_examples_and_stays_light(command):
     assert "Examples: " in done.stdout
     assert "--json" in done.stdout
     assert "HEAVY []" in done.stdout
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_made_again_and_checked(finished, coterie, tmp_path):
+    directory, _ = finished
+    run = tmp_path / "run"
+    shutil.copytree(directory, run)
+    page = (run / "report.html").read_text(encoding="utf-8")
+    (run / "report.html").write_text(page.replace("NOT PRIVATE", "PRIVATE"), encoding="utf-8")
+    code, out, told = coterie("certificate", "verify", run)
+    assert (code, out) == (2, "")
+    assert "report.html does not show" in told
+    assert coterie("report", run)[0] == 0
+    assert (run / "report.html").read_text(encoding="utf-8") == page
+    assert "report.html" in coterie("certificate", "verify", run)[1]
+    (run / "report.html").unlink()
+    assert coterie("certificate", "verify", run)[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_report_of_a_forged_run_is_refused(finished, coterie, tmp_path):
+    directory, _ = finished
+    run = tmp_path / "run"
+    shutil.copytree(directory, run)
+    (run / "report.html").unlink()
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "test_error": 0.001}))
+    (run / "SHA256SUMS").write_text(sums(run))
+    for arguments in (("report", run), ("report", "--compare", directory, run, "--out", tmp_path / "both.html")):
+        code, out, told = coterie(*arguments)
+        assert (code, out) == (2, "")
+        assert told.count("\n") == 1
+    assert not (run / "report.html").exists()
+    assert not (tmp_path / "both.html").exists()
+
+
+def test_reports_of_nonsense_are_one_sentence(finished, coterie, tmp_path):
+    directory, _ = finished
+    (tmp_path / "taken.html").write_text("mine")
+    for arguments in (
+        ("report", tmp_path / "nowhere"),
+        ("report", tmp_path),
+        ("report", directory, directory, "--out", tmp_path / "one.html"),
+        ("report", directory, "--out", tmp_path / "taken.html"),
+        ("report", directory, "--out", tmp_path / "no" / "folder.html"),
+    ):
+        code, out, told = coterie(*arguments)
+        assert (code, out) == (2, ""), arguments
+        assert told.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken.html"]
+    code, out, _ = coterie("report", "--compare", directory, directory, "--out", tmp_path / "both.html", "--json")
+    assert code == 0
+    assert json.loads(out)["written"] == [str(tmp_path / "both.html")]

@@ -1,5 +1,6 @@
 """`coterie report`: runs as pages for people."""
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ def report(
         Path | None,
         typer.Option(help="A new file for the page. [default: report.html in each run; comparison.html]"),
     ] = None,
+    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
 ) -> None:
     """Write one HTML page that needs no network: what is promised, how good the model is, what was spent, by whom.
 
@@ -44,7 +46,11 @@ def report(
         _write_new(target, compare_page(named))
     elif target is not None:
         _write_new(target, report_of(runs[0]))
-    for path in [target] if target is not None else [write_report(run) for run in runs]:
+    written = [target] if target is not None else [write_report(run) for run in runs]
+    if json_line:
+        typer.echo(json.dumps({"written": [str(path) for path in written]}))
+        return
+    for path in written:
         typer.echo(f"written to {path}")
 
 
