@@ -89,8 +89,6 @@ def evaluate(
     )
     if not json_line:
         typer.echo(str(found))
-        if model.labels is not None:
-            typer.echo("classes: " + ", ".join(f"{place} = {text}" for place, text in enumerate(model.labels)))
         return
     metrics = {name: {"value": _plain(m.value), "noise": _plain(m.standard_error)} for name, m in found.metrics.items()}
     told = {"verdict": list(found.verdict), "metrics": metrics, "majority_error": found.majority_error}

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.certificate import Certificate, Past, cautions, price
 from coterie.cli.spec.fitted import FittedModel, exact_result
 from coterie.cli.spec.preparation import Log, Prepared, Records
@@ -21,7 +23,6 @@ from coterie.data.design import split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.problems import L2
 from coterie.rundir import new_directory
 from coterie.spending import Spending
 from coterie.stopping import stoppable
@@ -107,20 +108,28 @@ def result_of(transcript: Transcript, records: Records) -> dict[str, Any] | None
 
 
 def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
-    """The same on the same records for the optimum without noise, hardly regularised: a release of the exact optimum,
-    and only for records that are declared public."""
-    records, plan = outcome.records, outcome.transcript.plan
+    """The same on the same records for the best fit without noise, by scikit-learn: a release of the exact optimum, and
+    only for records that are declared public."""
+    records, facts = outcome.records, outcome.transcript.plan.facts
     if outcome.result is None or not records.public or find_spec("sklearn") is None:
         return None
-    from coterie.estimators.exact import minimiser
+    from sklearn.linear_model import LogisticRegression, Ridge
 
-    facts = plan.facts
-    problem = dataclasses.replace(plan.problem, regulariser=L2(WEAK * sum(facts.sizes) * facts.row_norm**2))
-    of_design = minimiser(problem, records.federation).reshape(facts.n_features, -1)
-    slopes, constants = split_intercept(of_design.T, facts.row_norm, intercept=records.intercept)
-    model = model_of(outcome.transcript, records.schema, records.feature_names, intercept=records.intercept)
-    named = dict(zip(records.feature_names, slopes.T.tolist(), strict=True))
-    model |= {"coefficients": named, "intercept": constants.tolist() if records.intercept else None}
+    X, y, weight = records.federation.pooled
+    l2 = WEAK * len(y) * facts.row_norm**2
+    if facts.labels is None:
+        fitted: Any = Ridge(alpha=l2, fit_intercept=False).fit(X, y, weight)
+    else:
+        fitted = LogisticRegression(C=1 / l2, fit_intercept=False, max_iter=1000).fit(X, y, weight)
+    slopes, constants = split_intercept(np.atleast_2d(fitted.coef_), facts.row_norm, intercept=records.intercept)
+    model = {
+        "schema": records.schema.to_dict(),
+        "loss": "Huber" if facts.labels is None else "Logistic",
+        "labels": facts.labels,
+        "row_norm": facts.row_norm,
+        "coefficients": dict(zip(records.feature_names, slopes.T.tolist(), strict=True)),
+        "intercept": constants.tolist(),
+    }
     assert records.test is not None
     return exact_result(FittedModel.of(model), *records.test)
 
