@@ -22,24 +22,24 @@ import numpy as np
 
 from coterie.engines.argmin import ArgminRounds
 from coterie.engines.checkpoint import Checkpoint
-from coterie.engines.paths import Paths, Work, choose
+from coterie.engines.in_process import Paths, Work, choose
 from coterie.engines.ranks import Layout, split
 from coterie.engines.rounds import Program
 from coterie.engines.xla import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
 from coterie.minimisers.base import missed
-from coterie.minimisers.batches import make_buckets
-from coterie.minimisers.dispatch import solved_together
 from coterie.minimisers.native.minimiser import Native
+from coterie.minimisers.one_party import solved_together
 from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.release import Contribution, unit_noise
+from coterie.problems.problem import make_buckets
 from coterie.stopping import Stop, stoppable
 from coterie.transcript import Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
-PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.paths`, that a rank can take
+PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.in_process`, that a rank can take
 
 
 def world() -> Any:
