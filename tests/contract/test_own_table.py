@@ -270,3 +270,26 @@ def test_what_people_should_know_is_said_with_the_plan(coterie, folder, tmp_path
     assert len(json.loads(told)["warnings"]) == 1
     assert words in json.loads(told)["warnings"][0]
     assert "WARNING" in coterie("run", tmp_path / "spec.toml", "--plan")[1]
+
+
+def test_a_stopped_run_says_what_there_is_and_what_it_cost(coterie, folder, tmp_path):
+    """Ctrl-C at a round of the run's own choosing: the words, in the one place that has them."""
+    from coterie.cli.run import _what_stopped
+    from coterie.cli.spec import execute, prepare, read_spec
+
+    def stop(done, total):
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    (tmp_path / "spec.toml").write_text(SPEC.replace("rounds = 5", "rounds = 40"))
+    for name in ("patients.csv", "test.csv", "schema.toml"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    outcome = execute(prepare(read_spec(tmp_path / "spec.toml")), progress=stop)
+    done = outcome.transcript.n_rounds
+    assert 3 <= done < 40
+    sentence = _what_stopped(outcome, tmp_path / "run")
+    assert sentence.startswith(f"stopped after round {done} of 40: there is no model, and the loss of the whole plan")
+    outcome.write(tmp_path / "run")
+    code, _, told = coterie("predict", tmp_path / "run", tmp_path / "test.csv")
+    assert code == 2
+    assert "the run was stopped, so there is none" in told
