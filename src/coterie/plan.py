@@ -211,6 +211,10 @@ class Plan:
             for g, count in zip(used, counts, strict=True)
         ]
 
+    def person_ledger(self, party: int) -> Ledger:
+        """As `ledger`, of somebody who has records at this party; at all of them where people may."""
+        return self._spanning_ledger() if self.people_span_parties else self.ledger(party)
+
     def observer(self, name: str | None = None) -> Observer:
         channel = self.algorithm.channel
         return channel.observers[0] if name is None else check_observer(name, channel.observers, channel.name)

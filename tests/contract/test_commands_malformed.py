@@ -187,6 +187,7 @@ SPECS = {
     "tuning is empty": ("epsilon", 'tuning = " "\nepsilon', "privacy.tuning"),
     "a limit without a ledger": ("epsilon", "ledger_limit = [1, 1e-5]\nepsilon", "privacy.ledger_limit"),
     "a ledger that is not there": ("epsilon", 'ledger = "none.json"\nepsilon', "none.json"),
+    "a ledger that is a table": ("epsilon", 'ledger = "patients.csv"\nepsilon', "patients.csv"),
     "seed is negative": ("[algorithm]", "[engine]\nseed = -1\n[algorithm]", "engine.seed"),
     "seed is a fraction": ("[algorithm]", "[engine]\nseed = 1.5\n[algorithm]", "engine.seed"),
     "a checkpoint in one process": ("[algorithm]", '[engine]\ncheckpoint = "c"\n[algorithm]', "engine.checkpoint"),

@@ -64,6 +64,7 @@ COMMANDS = {
         "at least 1",
     ),
     "evaluate: no such ledger": (("evaluate", "run", "data.csv", *PRIVATE, "--ledger", "none.json"), "none.json"),
+    "evaluate: a table for a ledger": (("evaluate", "run", "data.csv", *PRIVATE, "--ledger", "data.csv"), "data.csv"),
     "evaluate: no label column": (("evaluate", "run", "unlabelled.csv", "--public"), "no column 'outcome'"),
     "evaluate: a new label": (("evaluate", "run", "label.csv", "--public"), "line 2 is something else"),
     "evaluate: no such party column": (("evaluate", "run", "data.csv", *PRIVATE, "--party-column", "stie"), "'site'"),

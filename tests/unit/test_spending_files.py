@@ -1,9 +1,10 @@
-"""Ledgers as files: links, forged content, mistyped paths, held locks, full disks, forks."""
+"""A Spending in a file: one ledger behind every name, also behind those that were begun as lines of JSON."""
 
-import errno
+import contextlib
+import hashlib
 import json
 import math
-import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,9 +12,10 @@ import time
 import pytest
 from filelock import FileLock
 
-from coterie import spending
 from coterie.errors import CoterieError, InputError
-from coterie.spending import BudgetError, Spending, Terms
+from coterie.ledger import Ledger
+from coterie.ledger import ledger as implementation
+from coterie.spending import BudgetError, LedgerError, Spending, Terms
 
 RECORD = Terms("replace-one", "record")
 
@@ -29,10 +31,6 @@ def path(tmp_path):
     charge(ledger, what="first")
     charge(ledger, what="second")
     return tmp_path / "ledger.json"
-
-
-def lines_of(path):
-    return path.read_text().splitlines(keepends=True)
 
 
 def test_a_symbolic_link_leads_to_the_one_ledger(path, tmp_path):
@@ -58,7 +56,7 @@ def test_a_mistyped_path_is_refused(path, tmp_path):
         Spending(path=tmp_path / "legder.json")
     with pytest.raises(InputError, match="No such file"):
         Spending.create(tmp_path / "no folder" / "ledger.json")
-    assert {p.name for p in tmp_path.iterdir()} == {"ledger.json", "ledger.json.lock", "ledger.json.head"}
+    assert {p.name for p in tmp_path.iterdir()} == {"ledger.json", "ledger.json.head"}
 
 
 def test_a_ledger_is_created_once(path):
@@ -89,23 +87,93 @@ def test_a_ledger_that_went_back_is_refused(path):
         charge(opened)
 
 
-def test_an_unwritten_head_does_not_lock_anybody_out(path):
-    """A run may be killed after its charge was written and before its head was."""
-    head = path.with_name("ledger.json.head")
-    before = head.read_bytes()
-    charge(Spending(path=path), epsilon=0.5)
-    head.write_bytes(before)
-    assert len(charge(Spending(path=path), epsilon=0.5)) == 3
+def test_a_write_protected_ledger_is_refused(path):
+    path.chmod(0o444)
+    before = path.read_bytes()
+    with pytest.raises(CoterieError, match="write-protected"):
+        charge(Spending(path=path))
+    assert path.read_bytes() == before
 
 
-def test_a_charge_that_was_cut_off_counts_as_none(path):
+def test_a_held_lock_ends_in_a_sentence(path, monkeypatch):
+    monkeypatch.setattr(implementation, "LOCK_TIMEOUT_S", 0.2)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match=r"another process.*nothing was charged"):
+            charge(Spending(path=path))
+    assert len(Spending(path=path).charges) == 2
+
+
+@pytest.mark.parametrize("place", ["/proc/ledger.json", "/proc/self/status", "/dev/null", "/dev/zero", "."])
+def test_places_that_hold_no_ledger_end_in_a_sentence(place):
+    started = time.monotonic()
+    for use in (lambda: Spending(path=place), lambda: Spending.create(place)):
+        with pytest.raises(InputError):
+            use()
+    assert time.monotonic() - started < 60  # a hang, not a speed
+
+
+def test_a_site_s_ledger_is_no_spending(tmp_path):
+    Ledger.create(tmp_path / "ledger").close()
+    with pytest.raises(InputError, match="a site's ledger"):
+        Spending(path=tmp_path / "ledger")
+
+
+# --- files that came before -------------------------------------------------------------------------------------------
+
+
+def line(content):
+    """As it was written then."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**content, "hash": hashlib.sha256(text.encode()).hexdigest()}) + "\n"
+
+
+def lines(*charges, limit=(3.0, 1e-3)):
+    made = [line({"format": "coterie-spending-2", "limit": limit, "made": "0" * 32})]
+    for what, epsilon, *more in charges:
+        terms = {"adjacency": "replace-one", "unit": "record", "records_per_person": 1, "people_span_parties": False}
+        entry = {"what": what, "epsilon": epsilon, "delta": 1e-6, "terms": {**terms, "parties": None, "sizes": None}}
+        made.append(line({**entry, **(more[0] if more else {}), "previous": json.loads(made[-1])["hash"]}))
+    return made
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A file of lines with a limit of (3, 1e-3) and two charges of 1, and its head."""
+    made = lines(("first", 1.0), ("second", 1.0))
+    (tmp_path / "old.json").write_text("".join(made))
+    (tmp_path / "old.json.head").write_text(json.loads(made[-1])["hash"] + "\n")
+    return tmp_path / "old.json"
+
+
+def test_a_file_of_lines_goes_on_as_a_ledger(old):
+    before = old.read_bytes()
+    ledger = Spending(path=old)
+    assert (ledger.limit, ledger.total) == ((3.0, 1e-3), (2.0, 2e-6))
+    assert ledger.charges == (("first", 1.0, 1e-6), ("second", 1.0, 1e-6))
+    assert old.with_name("old.json.old").read_bytes() == before
+    charge(ledger)
+    with pytest.raises(BudgetError):
+        charge(Spending(path=old))
+    assert old.stat().st_mode & 0o077 == 0
+    with Ledger.open(old) as whole:
+        assert whole.verify() == 5
+    assert not [p for p in old.parent.iterdir() if p.name.startswith(".")]
+
+
+def test_infinite_and_overdrawn_losses_are_carried_over(old):
+    old.write_text("".join(lines(("seeded", "infinite"), ("more", 5.0))))
+    old.with_name("old.json.head").unlink()
+    ledger = Spending(path=old, limit=(3.0, 1e-3))
+    assert ledger.total[0] == math.inf
+    with pytest.raises(BudgetError):
+        charge(ledger)
+
+
+def test_a_charge_that_was_cut_off_counts_as_none(old):
     """A process that died while it wrote had released nothing."""
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"what": "thi')
-    ledger = Spending(path=path)
-    assert len(ledger.charges) == 2
-    charge(ledger, what="third")
-    assert [what for what, _, _ in Spending(path=path).charges] == ["first", "second", "third"]
+    old.write_bytes(old.read_bytes() + b'{"what": "thi')
+    assert len(Spending(path=old).charges) == 2
 
 
 FORGERIES = {
@@ -124,14 +192,15 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES.keys())
-def test_a_forged_ledger_is_refused_and_left_alone(path, forge):
-    lines = lines_of(path)
-    forge(lines)
-    assert lines != lines_of(path)
-    path.write_text("".join(lines))
+def test_a_forged_file_of_lines_is_refused_and_left_alone(old, forge):
+    stored = old.read_text().splitlines(keepends=True)
+    before = list(stored)
+    forge(stored)
+    assert stored != before
+    old.write_text("".join(stored))
     with pytest.raises(InputError, match="left as it is"):
-        Spending(path=path)
-    assert lines_of(path) == lines
+        Spending(path=old)
+    assert old.read_text() == "".join(stored)
 
 
 BAD_ENTRIES = [
@@ -154,16 +223,14 @@ BAD_ENTRIES = [
 
 
 @pytest.mark.parametrize("change", BAD_ENTRIES, ids=map(str, BAD_ENTRIES))
-def test_entries_that_are_no_losses_are_refused_even_when_chained(path, change):
+def test_lines_that_are_no_losses_are_refused_even_when_chained(tmp_path, change):
     """By somebody who knows how the chain is made."""
-    lines = lines_of(path)
-    entry = {**json.loads(lines[-1]), **change}
-    entry.pop("hash")
-    lines[-1] = spending.chained(entry)
-    path.write_text("".join(lines))
-    path.with_name("ledger.json.head").unlink()
+    path = tmp_path / "old.json"
+    path.write_text("".join(lines(("first", 1.0, change))))
+    before = path.read_bytes()
     with pytest.raises(InputError, match="left as it is"):
         Spending(path=path)
+    assert path.read_bytes() == before
 
 
 OLD = {
@@ -174,7 +241,7 @@ OLD = {
 }
 
 
-def test_ledgers_of_the_first_format_are_read_and_go_on_chained(tmp_path):
+def test_a_file_of_one_document_goes_on_as_a_ledger(tmp_path):
     path = tmp_path / "old.json"
     path.write_text(json.dumps(OLD))
     ledger = Spending(path=path)
@@ -182,63 +249,29 @@ def test_ledgers_of_the_first_format_are_read_and_go_on_chained(tmp_path):
     charge(ledger)
     with pytest.raises(BudgetError):
         charge(Spending(path=path))
-    path.write_text(path.read_text().replace("first", "fisrt"))
-    with pytest.raises(InputError, match="left as it is"):
-        Spending(path=path)
 
 
 @pytest.mark.parametrize("epsilon", ["nan", "-100", "small"])
-def test_bad_entries_of_the_first_format_are_refused(tmp_path, epsilon):
+def test_bad_entries_of_one_document_are_refused(tmp_path, epsilon):
     path = tmp_path / "old.json"
     path.write_text(json.dumps({**OLD, "charges": [{"what": "first", "epsilon": epsilon, "delta": 1e-6}]}))
     with pytest.raises(InputError, match="left as it is"):
         Spending(path=path)
 
 
-def test_a_write_protected_ledger_is_refused(path):
-    path.chmod(0o444)
-    before = path.read_bytes()
-    with pytest.raises(CoterieError, match="write-protected"):
-        charge(Spending(path=path))
-    assert path.read_bytes() == before
+def test_an_old_file_that_cannot_be_written_or_is_held_is_left_alone(old, monkeypatch):
+    before = old.read_bytes()
+    old.chmod(0o444)
+    with pytest.raises(LedgerError, match="write-protected"):
+        Spending(path=old)
+    old.chmod(0o644)
+    monkeypatch.setattr("coterie.spending.LOCK_TIMEOUT_S", 0.2)
+    with FileLock(str(old) + ".lock"), pytest.raises(LedgerError, match=r"another process.*nothing was charged"):
+        Spending(path=old)
+    assert old.read_bytes() == before
 
 
-def test_a_held_lock_ends_in_a_sentence(path, monkeypatch):
-    monkeypatch.setattr(spending, "LOCK_TIMEOUT_S", 0.2)
-    with FileLock(str(path) + ".lock"), pytest.raises(CoterieError, match=r"another process.*nothing was charged"):
-        charge(Spending(path=path))
-    assert len(Spending(path=path).charges) == 2
-
-
-@pytest.mark.parametrize("where", ["write", "fsync"])
-def test_a_full_disk_charges_nothing(path, monkeypatch, where):
-    ledger, before = Spending(path=path), path.read_bytes()
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(spending.os, where, full)
-        with pytest.raises(CoterieError, match=r"No space left.*nothing was charged"):
-            charge(ledger)
-    assert path.read_bytes() == before
-    charge(ledger, epsilon=0.5)
-
-
-@pytest.mark.parametrize("place", ["/proc/ledger.json", "/proc/self/status", "/dev/null", "/dev/zero", "."])
-def test_places_that_hold_no_ledger_end_in_a_sentence(place):
-    started = time.monotonic()
-    for use in (lambda: Spending(path=place), lambda: Spending.create(place)):
-        with pytest.raises(InputError):
-            use()
-    assert time.monotonic() - started < 60  # a hang, not a speed
-
-
-def test_a_pipe_is_no_ledger(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="no file"):
-        Spending(path=tmp_path / "pipe")
-
+# --- forks ------------------------------------------------------------------------------------------------------------
 
 FORK_IN_MEMORY = """
 import os
@@ -258,36 +291,27 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert len(ledger.charges) == 1
 """
 
-FORK_WHILE_HELD = """
-import os, sys, threading
+FORK_OF_A_FILE = """
+import os, sys
 from coterie.spending import Spending, Terms
 ledger = Spending(path=sys.argv[1])
-held, go_on = threading.Event(), threading.Event()
-
-def hold():
-    with ledger._lock:
-        held.set()
-        go_on.wait()
-
-holder = threading.Thread(target=hold)
-holder.start()
-held.wait()
 child = os.fork()
 if child == 0:
     ledger.charge("fit", 1.0, 0.0, terms=Terms("replace-one", "record"))
     os._exit(0)
-go_on.set()
-holder.join()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert len(ledger.charges) == 3
 """
 
 
-@pytest.mark.parametrize("program", [FORK_IN_MEMORY, FORK_WHILE_HELD], ids=["in memory", "in a file that is held"])
+@pytest.mark.parametrize("program", [FORK_IN_MEMORY, FORK_OF_A_FILE], ids=["in memory", "in a file"])
 def test_forks(path, program):
     """In a process of its own: JAX, which other tests load, warns of forks."""
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+# --- terms ------------------------------------------------------------------------------------------------------------
 
 
 def test_parties_that_are_protected_whole_must_stay_the_same():

@@ -3,6 +3,6 @@
 from coterie.certificate.cautions import cautions
 from coterie.certificate.certificate import Certificate, View, make_certificate
 from coterie.certificate.markdown import shown_loss
-from coterie.certificate.statements import Past, price
+from coterie.certificate.statements import Past, party_price, price
 
-__all__ = ["Certificate", "Past", "View", "cautions", "make_certificate", "price", "shown_loss"]
+__all__ = ["Certificate", "Past", "View", "cautions", "make_certificate", "party_price", "price", "shown_loss"]

@@ -12,6 +12,7 @@ from coterie.citations import CITATIONS, SOFTWARE
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, Curator, PairwiseSum, SecureSum, Token
 from coterie.plan import Plan
+from coterie.privacy.composition import Price
 from coterie.serialise import encode
 
 Past = Sequence[tuple[str, float, float]]
@@ -142,10 +143,24 @@ def void_reasons(plan: Plan) -> tuple[str, ...]:
 def price(plan: Plan, delta: float, *, reproducible: bool) -> tuple[float, str]:
     """What a run costs whoever keeps a ledger, and why where that is everything: no number bounds the loss of a run
     whose noise can be taken off, or whose bounds were read off the data."""
+    reason = _unbounded(plan, reproducible)
+    return (math.inf if reason else plan.epsilon(delta)), reason
+
+
+def party_price(plan: Plan, party: int, delta: float, *, reproducible: bool) -> tuple[Price, str]:
+    """As `price`, what a run costs the records of one party, with the curves by which a ledger adds prices up."""
+    reason = _unbounded(plan, reproducible)
+    if reason:
+        return Price.unbounded(delta), reason
+    stated = plan.epsilon(delta) if plan.people_span_parties else plan.party_epsilons(delta)[party]
+    return Price.of(plan.person_ledger(party), delta, stated=stated, records=plan.records_per_person), ""
+
+
+def _unbounded(plan: Plan, reproducible: bool) -> str:
     reasons = ["seeded"] if reproducible else []
     if plan.facts.data_derived:
         reasons.append(f"void: {', '.join(plan.facts.data_derived)} read off the data")
-    return (math.inf if reasons else plan.epsilon(delta)), "; ".join(reasons)
+    return "; ".join(reasons)
 
 
 def _verdict(plan: Plan, declared: Declared, epsilon: float) -> Iterator[str]:
