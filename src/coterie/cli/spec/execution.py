@@ -30,6 +30,7 @@ from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 SUMS = "SHA256SUMS"
+MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
 WEAK = 1e-6  # l2 of the line without privacy, for each record
 _ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
@@ -218,7 +219,7 @@ def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
     plan = made.plan if isinstance(made, Prepared) else made.transcript.plan
     told = cautions(plan, made.spec.privacy.delta)
     schema, derived = made.records.schema, plan.facts.data_derived
-    if not derived and schema.share_cut_at(plan.facts.row_norm) > 0.5:
+    if not derived and schema.share_cut_at(plan.facts.row_norm) > MOST_ROWS:
         told += ("most rows will be cut to the row norm: by the schema they are longer; raise longest_row in it",)
     return told
 
