@@ -3,13 +3,13 @@ rows cut to norm 1, against centres, scales, logarithms and a row norm that foll
 
 python benchmarks/preprocessing.py [--seeds 10] [--records 8000]
 
-Adult and heart disease are in the package; `scorecard` (medians of what colleges' students earn) and `cps` (earnings of
-working men) are in the wheel of `causaldata`, `fair` (a survey on marriages) in that of `statsmodels`. Ranges are round
-numbers and logarithms stand where amounts and counts do. Centres and scales of heart disease were added, as textbook
-numbers, and the usual row norm was made the default, after results on heart disease had been seen, and `fair` is among
-the data on which encodings were tried: only scorecard, cps and Adult are data that nothing was chosen on. Both encodings are
-fitted by the same estimator, with an intercept and every setting open. AUC, mean over seeds of the noise; the split is
-one and the same.
+Adult and heart disease are in the package; `scorecard` (medians of what colleges' students earn) and `cps` (earnings
+of working men) are in the wheel of `causaldata`, `fair` (a survey on marriages) in that of `statsmodels`. Ranges are
+round numbers and logarithms stand where amounts and counts do. Centres and scales of heart disease were added, as
+textbook numbers, and the usual row norm was made the default, after results on heart disease had been seen, and
+`fair` is among the data on which encodings were tried: only scorecard, cps and Adult are data that nothing was chosen
+on. Both encodings are fitted by the same estimator, with an intercept and every setting open. AUC, mean over seeds of
+the noise; the split is one and the same.
 """
 
 import argparse
