@@ -31,12 +31,14 @@ ARGUED = ROOT / "docs" / "mutants.md"
 LONGEST = 180  # seconds for one mutant
 # loaded once, before any fork: whatever the package or its tests import, but not the package
 PRELOADED = (
-    "jax",
     "jax.numpy",
     "numpy",
     "scipy.special",
     "scipy.stats",
     "sklearn.linear_model",
+    "dp_accounting.rdp",
+    "mpmath",
+    "cryptography.hazmat.primitives.ciphers",
     "pytest",
 )
 
@@ -48,7 +50,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/events.py": (*ACCOUNTING, "property/test_token_walk.py", "leaks/test_mutant_views.py"),
     "privacy/accountants.py": ACCOUNTING,
     "privacy/mechanisms.py": ACCOUNTING,
-    "privacy/argmin_bounds.py": ACCOUNTING,
     "privacy/objective.py": ACCOUNTING,
     "privacy/proximal.py": ACCOUNTING,
     "privacy/proximal_bounds.py": ACCOUNTING,
@@ -62,7 +63,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "plan.py": ("golden/test_accounting.py", "unit/test_views.py", "unit/test_limits.py", "unit/test_certificate.py"),
     "evaluation/noised.py": ("unit/test_evaluation.py", "unit/test_charges.py"),
     "evaluation/tables.py": ("unit/test_evaluation.py",),
+    "privacy/composition.py": ("golden/test_composition.py",),
+    "privacy/pairs.py": ("unit/test_pairs.py",),
     "spending.py": ("unit/test_spending.py", "unit/test_spending_files.py", "unit/test_charges.py"),
+    "ledger/ledger.py": ("unit/test_ledger.py", "unit/test_ledger_files.py"),
+    "ledger/entries.py": ("unit/test_ledger.py", "unit/test_ledger_files.py"),
     "engines/inputs.py": ("statistical/test_release_noise.py", "leaks/test_every_door.py"),
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
     "network/channels.py": ("unit/test_grid.py", "statistical/test_release_noise.py"),
