@@ -15,10 +15,12 @@ from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.argmin import ArgminRounds
 from coterie.engines.paths import Paths, Work, choose
 from coterie.engines.rounds import Program
+from coterie.engines.xla import simple_code
 from coterie.minimisers.base import missed
 from coterie.minimisers.batches import make_buckets
 from coterie.minimisers.dispatch import solved_together
 from coterie.minimisers.native.minimiser import Native
+from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
@@ -28,7 +30,7 @@ from coterie.transcript import who_released
 PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.paths`, that some parties alone can take
 
 
-class _Compiled(ArgminRounds):
+class _Together(ArgminRounds):
     """Of parties that are compiled together."""
 
     def __init__(self, program: Program, n_parties: int) -> None:
@@ -38,6 +40,26 @@ class _Compiled(ArgminRounds):
     def all(self, records: Any, scales: Any, private: Any, inbox: Any, noise: Any, with_data: Any) -> tuple[Any, Any]:
         """States afterwards, and what is released or contributed."""
         return self._everybody(records, scales, private, inbox, noise, with_data)
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(program: Program, n_parties: int) -> tuple[Any, Any, Any]:
+    """What is asked of a minimiser, what its answer leads to, and the whole step."""
+    own, options = _Together(program, n_parties), simple_code() if program.simple else None
+    return jax.jit(own.ask), jax.jit(own.answer), jax.jit(own.all, compiler_options=options)
+
+
+@functools.lru_cache(maxsize=32)
+def _public_steps(algorithm: Algorithm, topology: Topology) -> tuple[Any, Any]:
+    """`combine`, and the part of `inbox` that one party hears."""
+
+    def own_inbox(t: Any, public: Any, party: Any) -> Any:
+        return jax.tree.map(lambda a: a[party][None, None], algorithm.inbox(t, public, topology))
+
+    def combine(t: Any, public: Any, received: Any) -> Any:
+        return algorithm.combine(t, public, received, topology)
+
+    return jax.jit(own_inbox), jax.jit(combine)
 
 
 class OwnSteps:
@@ -75,10 +97,10 @@ class OwnSteps:
             block=1,
             remembers=False,
             together_from=self.together_from,
+            simple=isinstance(plan.algorithm.selection, All) or work.amount < paths.simple_code_below,
         )
-        compiled = _Compiled(program, n_parties)
-        self.ask, self.answer, self.step = jax.jit(compiled.ask), jax.jit(compiled.answer), jax.jit(compiled.all)
-        self.plain_step = jax.jit(_Compiled(dataclasses.replace(program, together_from=None), n_parties).all)
+        self.ask, self.answer, self.step = _compiled(program, n_parties)
+        self.plain_step = _compiled(dataclasses.replace(program, together_from=None), n_parties)[-1]
 
     def scales(self, t: int) -> Any:
         """Of own parties' grants in round t."""
@@ -132,15 +154,7 @@ class OneParty:
         self.public, private = plan.algorithm.init(plan.topology, self.d)
         self.private = jax.tree.map(lambda a: a[party : party + 1], private)
         self.rounds_heard = 0
-        self._combine = jax.jit(self._combined)
-        self._inbox = jax.jit(self._own_inbox)
-
-    def _combined(self, t: Any, public: Any, received: Any) -> Any:
-        return self.plan.algorithm.combine(t, public, received, self.plan.topology)
-
-    def _own_inbox(self, t: Any, public: Any) -> Any:
-        inbox = self.plan.algorithm.inbox(t, public, self.plan.topology)
-        return jax.tree.map(lambda a: a[self.party][None, None], inbox)
+        self._inbox, self._combine = _public_steps(plan.algorithm, plan.topology)
 
     def hear(self, released: np.ndarray) -> None:
         """What was released in the next round, (width, d), as it stands in a transcript."""
@@ -163,7 +177,9 @@ class OneParty:
         noise = None if aggregates else unit_noise(*self.steps.noise(self.source, t, [self.party]))
         private = jax.tree.map(lambda a: a[None], self.private)
         weight = None if with_data else np.zeros((1, 1))
-        after, out = self.steps(self.steps.scales(t), private, self._inbox(float(t), self.public), noise, weight)
+        after, out = self.steps(
+            self.steps.scales(t), private, self._inbox(float(t), self.public, self.party), noise, weight
+        )
         value = out.value if aggregates else out
         return jax.tree.map(lambda a: a[0], after), np.asarray(value)[0, 0]
 

@@ -24,7 +24,6 @@ from coterie.keys import PrivateKeys, SignatureError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.site.messages import (
     COORDINATOR,
-    LARGEST_PACKET,
     Message,
     MessageError,
     numbers,
@@ -162,7 +161,7 @@ class Coordinator:
             write_whole(name, self.proposal.to_json().encode())
         while (path := self._file(t := len(self.releases))).exists():
             try:
-                packets = msgpack.unpackb(path.read_bytes(), max_buffer_size=LARGEST_PACKET)
+                packets = msgpack.unpackb(path.read_bytes())
                 values = [self._stored(t, packet) for packet in packets]
             except (ValueError, TypeError, KeyError, OSError, MessageError) as error:
                 raise InputError(

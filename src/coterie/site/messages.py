@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 def _decoded(content: bytes) -> Any:
     try:
-        return msgpack.unpackb(content, raw=False, strict_map_key=True, max_buffer_size=LARGEST_PACKET)
+        return msgpack.unpackb(content, raw=False, strict_map_key=True)
     except Exception as error:  # msgpack raises what its parts raise: ValueError, its own, UnicodeDecodeError, ...
         raise MessageError(f"a packet that cannot be decoded ({type(error).__name__})") from None
 
@@ -205,6 +205,6 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "value": _is_array,
     "sealed": functools.partial(_is_bytes, LARGEST_PACKET),
     "statement": functools.partial(_is_bytes, 10**5),
-    "signature": functools.partial(_is_bytes, SIGNATURE_BYTES),
+    "signature": functools.partial(_is_bytes, 200),
     "files": _are_files,
 }

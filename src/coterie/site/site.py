@@ -20,15 +20,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from coterie.certificate import Certificate
+from coterie.certificate import Certificate, party_price
 from coterie.certificate.signatures import make_statement, sign
 from coterie.certificate.statements import number
 from coterie.engines.own_steps import OneParty
 from coterie.errors import CoterieError, InputError, LocalSolveError
 from coterie.keys import PrivateKeys
-from coterie.ledger import Ledger, Terms
+from coterie.ledger import Ledger, Price, Terms
 from coterie.plan import Plan
-from coterie.privacy.composition import Price
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.rundir import new_directory
 from coterie.site.messages import (
@@ -412,12 +411,7 @@ class _Run:
 
 def price_of(proposal: Proposal, party: int) -> Price:
     """What a party's records pay for the whole plan, as a ledger adds it up."""
-    loss = proposal.losses[party]
-    if math.isinf(loss):
-        return Price.unbounded(proposal.delta)
-    if proposal.plan.people_span_parties:
-        return Price(epsilon=loss, delta=proposal.delta)  # of somebody who is everywhere, at all parties together
-    return Price.of(proposal.plan.ledger(party), proposal.delta, stated=loss)
+    return party_price(proposal.plan, party, proposal.delta, reproducible=proposal.seed is not None)[0]
 
 
 def terms_of(plan: Plan) -> Terms:
