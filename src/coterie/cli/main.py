@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import audit, certificate, cite, datasets, errata, reproduce, run, schema
+from coterie.cli import audit, certificate, cite, datasets, errata, reproduce, run, schema, site
 
 _LOGGER = logging.getLogger("coterie")
 
@@ -127,6 +127,7 @@ app.command(epilog=cite.EXAMPLES)(cite.cite)
 app.command(epilog=datasets.EXAMPLES)(datasets.datasets)
 app.add_typer(schema.app, name="schema")
 app.add_typer(certificate.app, name="certificate")
+app.add_typer(site.app, name="site")
 
 
 def _figure_or_none():

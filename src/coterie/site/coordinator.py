@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgpack
 import numpy as np
 
 from coterie.certificate.signatures import check_statement, section
@@ -26,6 +25,8 @@ from coterie.site.messages import (
     COORDINATOR,
     Message,
     MessageError,
+    decoded,
+    encoded,
     numbers,
     pack,
     unpack,
@@ -134,7 +135,7 @@ class Coordinator:
             total = noised_sum(self.plan, t, values, self.source)
             packets, values = [self._packed("sum", round=t, value=total)], total[None]
         # what leaves here is on disk first: a sum that was noised is never noised anew
-        write_whole(self._file(t), msgpack.packb(packets))
+        write_whole(self._file(t), encoded(packets))
         self._keep(packets, values)
 
     def _keep(self, packets: list[bytes], values: np.ndarray) -> None:
@@ -161,7 +162,7 @@ class Coordinator:
             write_whole(name, self.proposal.to_json().encode())
         while (path := self._file(t := len(self.releases))).exists():
             try:
-                packets = msgpack.unpackb(path.read_bytes())
+                packets = decoded(path.read_bytes())
                 values = [self._stored(t, packet) for packet in packets]
             except (ValueError, TypeError, KeyError, OSError, MessageError) as error:
                 raise InputError(

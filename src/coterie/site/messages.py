@@ -77,8 +77,8 @@ def pack(kind: str, run: str, sender: str, keys: PrivateKeys, **fields: Any) -> 
     if fields.keys() != set(FIELDS[kind]):
         raise TypeError(f"a {kind!r} has the fields {FIELDS[kind]}")
     content = {"run": run, "sender": sender, **{name: _plain(fields[name]) for name in FIELDS[kind]}}
-    body = msgpack.packb(content)
-    packet = msgpack.packb([VERSION, kind, body, keys.sign(_purpose(kind), body)])
+    body = encoded(content)
+    packet = encoded([VERSION, kind, body, keys.sign(_purpose(kind), body)])
     if len(packet) > LARGEST_PACKET:
         raise MessageError(f"a {kind!r} of {len(packet):,} bytes; at most {LARGEST_PACKET:,} can be sent")
     return packet
@@ -88,7 +88,7 @@ def unpack(packet: bytes) -> Message:
     """The message in a packet, all its types checked; MessageError where anything is not as it should be."""
     if len(packet) > LARGEST_PACKET:
         raise MessageError(f"a packet of {len(packet):,} bytes; at most {LARGEST_PACKET:,} are read")
-    outer = _decoded(packet)
+    outer = decoded(packet)
     if not isinstance(outer, list) or len(outer) != 4:
         raise MessageError("a packet that is no message of this kind of program")
     version, kind, body, signature = outer
@@ -98,7 +98,7 @@ def unpack(packet: bytes) -> Message:
         raise MessageError(f"a message of an unknown kind {str(kind)[:40]!r}")
     if not isinstance(body, bytes) or not isinstance(signature, bytes) or len(signature) != SIGNATURE_BYTES:
         raise MessageError(f"a {kind!r} without a body or without a signature")
-    content = _decoded(body)
+    content = decoded(body)
     if not isinstance(content, dict) or content.keys() != {"run", "sender", *FIELDS[kind]}:
         raise MessageError(f"a {kind!r} whose fields are not those of its kind")
     run, sender = content.pop("run"), content.pop("sender")
@@ -132,11 +132,11 @@ def numbers(field: dict[str, Any], shape: Sequence[int], *, largest_norm: float 
 
 def packed_array(value: np.ndarray) -> bytes:
     """As the content of something sealed."""
-    return msgpack.packb(array(value))
+    return encoded(array(value))
 
 
 def unpacked_array(content: bytes, shape: Sequence[int]) -> np.ndarray:
-    field = _decoded(content)
+    field = decoded(content)
     if not _is_array(field):
         raise MessageError("something sealed that is no array")
     return numbers(field, shape)
@@ -150,7 +150,12 @@ def _plain(value: Any) -> Any:
     return array(value) if isinstance(value, np.ndarray) else value
 
 
-def _decoded(content: bytes) -> Any:
+def encoded(content: Any) -> bytes:
+    packed: Any = msgpack.packb(content)
+    return packed
+
+
+def decoded(content: bytes) -> Any:
     try:
         return msgpack.unpackb(content, raw=False, strict_map_key=True)
     except Exception as error:  # msgpack raises what its parts raise: ValueError, its own, UnicodeDecodeError, ...

@@ -93,10 +93,6 @@ class Policy:
             found.append("curator: the coordinator would see contributions without noise, which is not allowed here")
         if proposal.seed is not None and not self.seeded:
             found.append("seeded: the noise would come from a seed and could be taken off, which is not allowed here")
-        if plan.facts.data_derived:
-            found.append(f"bounds: {', '.join(plan.facts.data_derived)} were read off data, so nothing bounds the loss")
-        if getattr(plan.algorithm, "as_published", False):
-            found.append("algorithms: a paper's algorithm exactly as printed is for research only")
         return found
 
 

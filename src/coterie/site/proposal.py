@@ -206,7 +206,13 @@ def check_plan(plan: Plan) -> None:
             f"selection: got {algorithm.selection}; between sites {type(algorithm).__name__} needs everybody in every "
             "round"
         )
-    if math.isinf(plan.epsilon(0.5)) and algorithm.mechanism.law is None:
+    if plan.facts.data_derived:
+        raise InputError(
+            f"bounds: {', '.join(plan.facts.data_derived)} were read off data; between sites every bound is public"
+        )
+    if getattr(algorithm, "as_published", False):
+        raise InputError("algorithm: a paper's algorithm exactly as printed is for research in one process")
+    if algorithm.mechanism.law is None:
         raise InputError(f"algorithm: got {type(algorithm).__name__}, which adds no noise; sites release noised values")
 
 

@@ -159,3 +159,8 @@ def _number(cell: Any) -> float:
         return float(cell)
     except (TypeError, ValueError):
         return math.nan
+
+
+def check_readable(path: Path, schema: Schema) -> None:
+    """Refuse a file that cannot be read, or that lacks a column."""
+    _read(path, schema)

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.site.messages import MessageError, array, numbers
+from coterie.site.messages import MessageError, array, decoded, encoded, numbers
 from coterie.site.proposal import Proposal
 
 LOG = "log.jsonl"
@@ -129,7 +128,7 @@ class Store:
     def save_state(self, run: str, t: int, leaves: list[np.ndarray]) -> None:
         """After round t, before that round is committed; the state before it stays until the next one is saved."""
         folder = self._subfolder(f"runs/{run}")
-        write_whole(folder / f"state-{t:06d}", msgpack.packb([array(leaf) for leaf in leaves]))
+        write_whole(folder / f"state-{t:06d}", encoded([array(leaf) for leaf in leaves]))
         for path in folder.glob("state-*"):
             if int(path.name.removeprefix("state-")) < t - 1:
                 path.unlink()
@@ -137,7 +136,7 @@ class Store:
     def load_state(self, run: str, t: int, shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
         path = self.folder / "runs" / run / f"state-{t:06d}"
         try:
-            fields = msgpack.unpackb(path.read_bytes())
+            fields = decoded(path.read_bytes())
             return [numbers(field, shape) for field, shape in zip(fields, shapes, strict=True)]
         except (OSError, ValueError, KeyError, TypeError, MessageError) as error:
             raise InputError(

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,24 @@ from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.rundir import new_directory
+from coterie.site.proposal import Proposal
 from coterie.spending import Spending
 from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 SUMS = "SHA256SUMS"
-_ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
+_ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 
 def transcript_name(complete: bool) -> str:
     return "transcript.npz" if complete else "partial-transcript.npz"
 
 
-def files_of(complete: bool) -> set[str]:
-    """Everything in the directory of a run that came to its end, or that was stopped."""
-    return {*_ALWAYS, transcript_name(complete), *({"model.json"} if complete else ())}
+def files_of(complete: bool, origin: Iterable[str] = ("spec.toml",)) -> set[str]:
+    """Everything in the directory of a run that came to its end, or that was stopped; `origin` is what it was made
+    from: a spec, a proposal to sites, or both."""
+    return {*_ALWAYS, *origin, transcript_name(complete), *({"model.json"} if complete else ())}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ class Outcome:
     certificate: Certificate
     seconds: float
     log: Log
+    proposal: Proposal | None = None  # of a run between sites
 
     @functools.cached_property
     def test_error(self) -> float | None:
@@ -63,25 +66,45 @@ class Outcome:
 
     def fill(self, folder: Path) -> None:
         """Spec, plan, transcript, certificate, model, summary, log and their sums."""
-        complete = self.transcript.complete
-        # first what cannot be made again
-        (folder / transcript_name(complete)).unlink(missing_ok=True)
-        self.transcript.save(folder / transcript_name(complete))
-        files = {
-            "spec.toml": self.spec.text,
-            "plan.json": self.transcript.plan.to_json(),
-            "certificate.json": self.certificate.to_json(),
-            "certificate.md": self.certificate.to_markdown(),
-            "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
-            "run.log": self.log.text,
-        }
-        if complete:
-            model = model_of(self.transcript, self.records.schema, self.records.feature_names)
-            files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
-        assert {*files, transcript_name(complete), SUMS} == files_of(complete)
-        for name, text in files.items():
-            write_text(folder / name, text)
-        write_text(folder / SUMS, sums(folder))
+        origin = {"spec.toml": self.spec.text}
+        if self.proposal is not None:
+            origin["proposal.json"] = self.proposal.to_json()
+        records = self.records
+        fill_run(
+            folder, self.transcript, self.certificate, origin, self.log.text, records.schema, records.feature_names,
+            self.test_error,
+        )  # fmt: skip
+
+
+def fill_run(
+    folder: Path,
+    transcript: Transcript,
+    certificate: Certificate,
+    origin: dict[str, str],
+    log: str,
+    schema: Schema,
+    feature_names: Sequence[str],
+    test_error: float | None = None,
+) -> None:
+    """All files of a run; `origin`: the texts it was made from, by name."""
+    complete = transcript.complete
+    # first what cannot be made again
+    (folder / transcript_name(complete)).unlink(missing_ok=True)
+    transcript.save(folder / transcript_name(complete))
+    files = {
+        **origin,
+        "plan.json": transcript.plan.to_json(),
+        "certificate.json": certificate.to_json(),
+        "certificate.md": certificate.to_markdown(),
+        "summary.json": json.dumps(summary_of(transcript, certificate, test_error), indent=1, ensure_ascii=False),
+        "run.log": log,
+    }
+    if complete:
+        files["model.json"] = json.dumps(model_of(transcript, schema, feature_names), indent=1, ensure_ascii=False)
+    assert {*files, transcript_name(complete), SUMS} == files_of(complete, origin)
+    for name, text in files.items():
+        write_text(folder / name, text)
+    write_text(folder / SUMS, sums(folder))
 
 
 def write_text(path: Path, text: str) -> None:

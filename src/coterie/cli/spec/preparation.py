@@ -70,7 +70,12 @@ class Prepared:
     log: Log
 
     def certificate(
-        self, rounds_done: int | None = None, *, past: Past = (), audit: dict[str, Any] | None = None
+        self,
+        rounds_done: int | None = None,
+        *,
+        past: Past = (),
+        audit: dict[str, Any] | None = None,
+        sites: dict[str, Any] | None = None,
     ) -> Certificate:
         return make_certificate(
             self.plan,
@@ -81,6 +86,7 @@ class Prepared:
             tuning=self.spec.privacy.tuning,
             audit=audit,
             engine=self.spec.engine.name,
+            sites=sites,
         )
 
 
