@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import audit, certificate, cite, datasets, errata, reproduce, run, schema, site
+from coterie.cli import audit, certificate, cite, coordinate, datasets, errata, propose, reproduce, run, schema, site
 
 _LOGGER = logging.getLogger("coterie")
 
@@ -120,6 +120,8 @@ def demo(
 
 
 app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=propose.EXAMPLES)(propose.propose)
+app.command(epilog=coordinate.EXAMPLES)(coordinate.coordinate)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=errata.EXAMPLES)(errata.errata)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)

@@ -115,9 +115,7 @@ class OwnSteps:
         release, output = (np.zeros((1, len(rows), 1)) if units is None else units[None] for units in drawn)
         return release, output
 
-    def __call__(
-        self, scales: Any, private: Any, inbox: Any, noise: Any, with_data: Any = None
-    ) -> tuple[Any, np.ndarray | Any]:
+    def __call__(self, scales: Any, private: Any, inbox: Any, noise: Any, with_data: Any = None) -> tuple[Any, Any]:
         """Own parties' states afterwards, and what they release or contribute; axes (repeat, party, ...).
 
         with_data: 0 for a party that works without its records, else 1.
