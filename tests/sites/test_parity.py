@@ -9,7 +9,10 @@ from coterie.privacy.noise import Seeded
 from coterie.site.coordinator import Coordinator
 
 
-@pytest.mark.parametrize("kind", ALGORITHMS)
+SLOW = ("graph", "states", "walk")  # they compile a minimiser
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in ALGORITHMS])
 def test_the_transcript_is_that_of_one_process(kind, tmp_path):
     plan = plan_of(kind, rounds=6)
     sites = make_sites(tmp_path / "sites")

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from coterie.cli.spec.preparation import Prepared
 from coterie.data.federation import Federation
 from coterie.errors import CoterieError, InputError
 from coterie.keys import PrivateKeys
+from coterie.plan import Plan
 from coterie.site.coordinator import Coordinator
 from coterie.site.coordinator import Progress as SiteProgress
 from coterie.site.policy import template
@@ -24,7 +26,7 @@ from coterie.site.records import write_encoded
 from coterie.site.serve import Sockets, UnreachableError
 from coterie.site.site import Site
 from coterie.stopping import Stop, stoppable
-from coterie.transcript import Interrupted
+from coterie.transcript import Interrupted, Transcript
 
 MOST_PROCESSES = 64
 STOP_S = 5.0
@@ -78,10 +80,9 @@ class SiteProcesses:
 
 @contextlib.contextmanager
 def sites_of(
-    prepared_plan: Any, federation: Federation, *, delta: float, seed: int | None, title: str
+    plan: Plan, federation: Federation, *, delta: float, seed: int | None, title: str
 ) -> Iterator[tuple[Proposal, PrivateKeys, SiteProcesses]]:
     """Sites with these records on this machine, all of which have approved the plan; all gone at the end."""
-    plan = prepared_plan
     folder = Path(tempfile.mkdtemp(prefix="coterie-"))  # for the owner alone
     try:
         keys = [PrivateKeys.generate() for _ in federation.shards]
@@ -119,8 +120,12 @@ def execute_at_sites(
     *,
     progress: Callable[[int, int], None] | None = None,
     audit: dict[str, Any] | None = None,
+    at_end: Callable[[SiteProcesses, str], None] | None = None,
 ) -> Outcome:
-    """As `execute`, with every party's records in a process of its own, and a certificate that every one signs."""
+    """As `execute`, with every party's records in a process of its own, and a certificate that every one signs.
+
+    at_end: is shown the sites and the name of the run before they are gone.
+    """
     plan, spec, log = prepared.plan, prepared.spec, prepared.log
     started = time.perf_counter()
 
@@ -146,6 +151,8 @@ def execute_at_sites(
         if signed is not None:
             log.add(f"signed by {', '.join(plan.facts.parties)}")
         certificate = prepared.certificate(transcript.n_rounds, past=past, audit=audit, sites=signed)
+        if at_end is not None:
+            at_end(running, proposal.digest)
     return Outcome(
         spec=spec,
         records=prepared.records,
@@ -157,10 +164,8 @@ def execute_at_sites(
     )
 
 
-def coordinate(coordinator: Coordinator, stop: Stop) -> tuple[Any, dict[str, Any] | None]:
+def coordinate(coordinator: Coordinator, stop: Stop) -> tuple[Transcript, dict[str, Any] | None]:
     """The transcript and everybody's signatures; of a run that is stopped, what was released and None."""
-    import threading
-
     done = threading.Event()
 
     def look() -> None:
@@ -179,7 +184,7 @@ def coordinate(coordinator: Coordinator, stop: Stop) -> tuple[Any, dict[str, Any
         done.set()
 
 
-def check(plan: Any) -> None:
+def check(plan: Plan) -> None:
     """Refuse, before anything is charged, what this engine cannot carry out."""
     check_plan(plan)
     if plan.facts.n_parties > MOST_PROCESSES:
