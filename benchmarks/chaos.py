@@ -1,9 +1,11 @@
-"""Kill and interrupt `coterie run` at random moments, and look whether a charge or a result was lost.
+"""Kill and interrupt `coterie run` in every phase, and look whether a charge or a result was lost.
 
-python benchmarks/chaos.py [--times 30] [--seed 0]
+python benchmarks/chaos.py [--times 200] [--seed 0]
 
-Every run charges one ledger. Afterwards: the ledger is whole, has as many charges as runs that were charged, a run that
-was charged and could speak left a directory that verifies, and one that was killed left its log to the next run.
+Every run charges one ledger; every fourth has a checkpoint and is started again until it is done. Afterwards: the
+ledger is whole; nothing was charged twice, and nothing was released that was not charged; a run that was charged and
+could speak left a directory that verifies, one with a checkpoint came to its end, and one that was killed left its log
+to the next run.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from coterie.cli.spec.verification import verify_path
@@ -28,11 +31,19 @@ dataset = "heart"
 epsilon = 0.5
 delta = 1e-7
 adjacency = "replace-one"
+trust = "curator"
 ledger = "spent.json"
 [algorithm]
-rounds = 400
+name = "noisy-gradient-descent"
+rounds = {rounds}
 """
+SPECS = {
+    "spec": SPEC.format(rounds=2000),
+    "saved": SPEC.format(rounds=100) + '[engine]\nname = "mpi"\ncheckpoint = "state"\ncheckpoint_every = 7\n',
+}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+PHASES = ("start", "charge", "rounds", "writing", "end")
+JUST_AFTER = 0.02  # seconds
 
 
 class Chaos:
@@ -40,27 +51,59 @@ class Chaos:
         self.folder, self.rng = folder, rng
         self.ledger = folder / "spent.json"
         Spending.create(self.ledger)
-        (folder / "spec.toml").write_text(SPEC)
+        for name, text in SPECS.items():
+            (folder / f"{name}.toml").write_text(text)
+        self.longest = {name: self._undisturbed(name) for name in SPECS}
         self.found: Counter[str] = Counter()
+        self.phases: Counter[str] = Counter()
+        self.killed = 0  # after a charge
         self.faults: list[str] = []
 
-    def start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "coterie", "run", "spec.toml", "--json"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=self.folder, text=True, **pipes)
+    def start(self, name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "coterie", "run", f"{name}.toml", "--json"]
+        return subprocess.Popen(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def undisturbed(self) -> float:
-        began = time.perf_counter()
-        _, told = self.start().communicate(timeout=120)
-        if told:
-            raise SystemExit(f"an undisturbed run says: {told}")
+    def _undisturbed(self, name: str) -> float:
+        for _ in range(2):  # the first one compiles
+            began = time.perf_counter()
+            _, told = self.start(name).communicate(timeout=300)
+            if told:
+                raise SystemExit(f"an undisturbed run says: {told}")
         return time.perf_counter() - began
 
-    def disturbed(self, longest: float) -> None:
-        charges, before = len(Spending(path=self.ledger).charges), self.directories()
-        number, delay = self.rng.choice(SIGNALS), self.rng.uniform(0.05, longest)
-        run = self.start()
+    @property
+    def charges(self) -> int:
+        return len(Spending(path=self.ledger).charges)
+
+    def directories(self) -> set[str]:
+        runs = (path for name in SPECS for path in self.folder.glob(f"{name}-run*"))
+        return {path.name for path in runs if "-failed" not in path.name}
+
+    def wait_for(self, phase: str, run: subprocess.Popen[str], name: str) -> None:
+        """Until the run is in that phase, or over."""
+        longest, size = self.longest[name], self.ledger.stat().st_size
+        happened: Callable[[], bool] = lambda: True  # noqa: E731
+        delay = self.rng.uniform(0, JUST_AFTER)
+        if phase == "start":
+            delay = self.rng.uniform(0.05, 0.6 * longest)
+        elif phase == "end":
+            delay = self.rng.uniform(0.9, 1.1) * longest
+        elif phase == "writing":
+            happened = lambda: any(self.folder.glob(f".{name}-run*.partial/*transcript.npz*"))  # noqa: E731
+        else:
+            happened = lambda: self.ledger.stat().st_size != size  # noqa: E731
+            delay = delay if phase == "charge" else self.rng.uniform(0, 0.4 * longest)
+        deadline = time.monotonic() + 60
+        while not happened() and run.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.0005)
         time.sleep(delay)
+
+    def disturbed(self, k: int) -> None:
+        name = "saved" if k % 4 == 0 else "spec"
+        phase, number = PHASES[k % len(PHASES)], self.rng.choice(SIGNALS)
+        charges, before = self.charges, self.directories()
+        run = self.start(name)
+        self.wait_for(phase, run, name)
         # by the id of a process that was started here
         run.send_signal(number)
         try:
@@ -68,67 +111,88 @@ class Chaos:
         except subprocess.TimeoutExpired:
             run.kill()
             run.communicate()
-            self.fault(number, delay, "it went on for a minute")
+            self.fault(number, phase, "it went on for a minute")
             return
-        self.judge(number, delay, run.returncode, out, told, charges, before)
+        self.phases[phase] += 1
+        if name == "saved":
+            self.go_on(number, phase, run.returncode, told, charges, before)
+        else:
+            self.judge(number, phase, run.returncode, out, told, charges, before)
 
-    def judge(self, number: int, delay: float, code: int, out: str, told: str, charges: int, before: set[str]) -> None:
-        charged = len(Spending(path=self.ledger).charges) - charges
-        new = sorted(name for name in self.directories() - before if "-failed" not in name)
+    def judge(self, number: int, phase: str, code: int, out: str, told: str, charges: int, before: set[str]) -> None:
+        charged, new = self.charges - charges, sorted(self.directories() - before)
         outcome = f"{signal.Signals(number).name}: exit {code}, {charged} charged, {len(new)} written"
         self.found[outcome] += 1
+        self.killed += charged and not new and number == signal.SIGKILL
         # before the command is reached Python says by itself that it was interrupted
         unexpected = "Traceback" in told and (charged or code != -signal.SIGINT)
         if charged not in (0, 1) or unexpected:
-            self.fault(number, delay, f"{outcome}: {told[-300:]}")
+            self.fault(number, phase, f"{outcome}: {told[-300:]}")
+        if new and charged != 1:
+            self.fault(number, phase, f"{outcome}: released and not charged")
         if code in (0, 130) and out and (charged, len(new)) != (1, 1):
-            self.fault(number, delay, f"{outcome}, and it said {out}")
+            self.fault(number, phase, f"{outcome}, and it said {out}")
         if code in (0, 130) and charged and not new:
-            self.fault(number, delay, f"{outcome}: what was paid for is lost: {told}")
+            self.fault(number, phase, f"{outcome}: what was paid for is lost: {told}")
         # Python ends by the signal before and after the command, and by SIGINT where an exception of that name went
         # through code that Python was asked to execute by others; a shell calls that 130
         if code not in (0, 130, -signal.SIGINT, -number):
-            self.fault(number, delay, f"{outcome}: {told[-300:]}")
+            self.fault(number, phase, f"{outcome}: {told[-300:]}")
+        self.verify(number, phase, new)
+
+    def go_on(self, number: int, phase: str, code: int, told: str, charges: int, before: set[str]) -> None:
+        """The same command once more, unless the run came to its end: one charge in all, and one result."""
+        over = bool(self.directories() - before) and not (self.folder / "state").exists()
+        if not over:
+            again = self.start("saved")
+            _, told = again.communicate(timeout=300)
+            if again.returncode != 0:
+                self.fault(number, phase, f"it does not go on: {told[-300:]}")
+        charged, new = self.charges - charges, sorted(self.directories() - before)
+        what = "done before" if over else "gone on"
+        outcome = f"with a checkpoint, {signal.Signals(number).name}: exit {code}, {what}, {charged} charged"
+        self.found[outcome] += 1
+        if charged != 1 or not new:
+            self.fault(number, phase, f"{outcome}, {len(new)} written: {told[-300:]}")
+        if (self.folder / "state").exists():
+            self.fault(number, phase, f"{outcome}: the checkpoint is still there")
+        self.verify(number, phase, new)
+
+    def verify(self, number: int, phase: str, new: list[str]) -> None:
         for name in new:
             try:
                 verify_path(self.folder / name)
             except InputError as error:
-                self.fault(number, delay, f"{outcome}: {error}")
+                self.fault(number, phase, f"{name}: {error}")
 
-    def directories(self) -> set[str]:
-        return {path.name for path in self.folder.glob("spec-run*")}
-
-    def fault(self, number: int, delay: float, what: str) -> None:
-        self.faults.append(f"{signal.Signals(number).name} after {delay:.2f} s: {what}")
+    def fault(self, number: int, phase: str, what: str) -> None:
+        self.faults.append(f"{signal.Signals(number).name} in phase {phase}: {what}")
 
     def last_words(self) -> None:
-        """One more run; with it everything that was charged must be in a directory or have left its log."""
-        self.start().communicate(timeout=120)
-        logs = [path / "run.log" for path in self.folder.glob("spec-run*")]
+        """One more run of each; with them all that was charged must be in a directory or have left its log."""
+        for name in SPECS:
+            self.start(name).communicate(timeout=300)
+        logs = [path / "run.log" for name in SPECS for path in self.folder.glob(f"{name}-run*")]
         kept = sum("charged to the ledger" in log.read_text() for log in logs if log.exists())
-        charges = len(Spending(path=self.ledger).charges)
+        gone_on = sum(n for outcome, n in self.found.items() if "gone on" in outcome)  # their logs begin anew
         # a run that is killed between its charge and the first line of its log has released nothing
-        if not charges - self.found_killed() <= kept <= charges:
-            self.faults.append(f"{charges} charges, but {kept} logs tell of one")
-
-    def found_killed(self) -> int:
-        return sum(n for name, n in self.found.items() if name.startswith("SIGKILL") and "1 charged, 0 written" in name)
+        if kept < self.charges - self.killed - gone_on:
+            self.faults.append(f"{self.charges} charges, but {kept} logs tell of one")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--times", type=int, default=30)
+    parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(Path(folder), random.Random(options.seed))
-        chaos.undisturbed()
-        longest = chaos.undisturbed()
-        for _ in range(options.times):
-            chaos.disturbed(longest)
+        for k in range(options.times):
+            chaos.disturbed(k)
         chaos.last_words()
-        result = {"times": options.times, "seconds_undisturbed": round(longest, 1), "found": dict(chaos.found)}
-        print(json.dumps({**result, "faults": chaos.faults}, indent=1))
+        seconds = {name: round(longest, 1) for name, longest in chaos.longest.items()}
+        result = {"times": options.times, "seconds_undisturbed": seconds, "phases": dict(chaos.phases)}
+        print(json.dumps({**result, "found": dict(sorted(chaos.found.items())), "faults": chaos.faults}, indent=1))
     sys.exit(1 if chaos.faults else 0)
 
 

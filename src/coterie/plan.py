@@ -118,7 +118,7 @@ class Plan:
             self.adjacency,
             self.unit,
             secret_rate,
-            channel.noise_rows(n_parties) if channel.aggregates else 1,
+            channel.noise(n_parties),
         )
 
     @functools.cached_property
@@ -159,11 +159,14 @@ class Plan:
         law, uses = self.algorithm.mechanism.law, type(self.issued[0][0]).uses
         if law is None or purpose not in uses:
             return None
-        n_parties, channel = self.facts.n_parties, self.algorithm.channel
-        rows = channel.noise_rows(n_parties) if channel.aggregates else n_parties
-        return draw_many(
-            source, law_for(law, uses[purpose]), self.problem.n_coefficients(self.facts), keys, purpose, rows
-        )
+        d = self.problem.n_coefficients(self.facts)
+        return draw_many(source, law_for(law, uses[purpose]), d, keys, purpose, self.noise_rows)
+
+    @property
+    def noise_rows(self) -> int:
+        """How many draws a round needs: the channel's, or one of each party."""
+        channel, n_parties = self.algorithm.channel, self.facts.n_parties
+        return channel.noise(n_parties).rows if channel.aggregates else n_parties
 
     @functools.cached_property
     def participation(self) -> np.ndarray | None:
@@ -275,15 +278,16 @@ class Plan:
                 for event, count in self.ledger(party):
                     total[event] += count
             return list(total.items())
-        # one noise covers the sum, and all parties' records move it together: ratios add, not their squares
         grants, index = self.issued
         ratios = [e.ratio if isinstance(e := grant.event, Gaussian) else None for grant in grants]
         if None in ratios:
             raise PrivacyPreconditionError("people_span_parties: got True; a secret selection has no bound for that")
         by_round = np.asarray(ratios, dtype=float)[index]
         by_round = by_round if self.charged is None else by_round * self.charged
-        for ratio in by_round.sum(axis=1):
-            total[Gaussian(ratio=float(ratio))] += self.n_rounds // len(by_round)
+        channel = self.algorithm.channel
+        for ratios_of_round in by_round:
+            ratio = channel.all_together(ratios_of_round)
+            total[Gaussian(ratio=ratio)] += self.n_rounds // len(by_round)
         return list(total.items())
 
     def pure_epsilon(self) -> float:

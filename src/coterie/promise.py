@@ -11,9 +11,21 @@ from coterie.privacy.accountants import check_delta, check_epsilon
 from coterie.privacy.events import Adjacency, check_adjacency
 from coterie.spending import Spending, Terms
 
-TRUST = ("none", "curator", "secure-sum")
+TRUST = ("none", "pairs", "curator", "secure-sum")
 Unit = Literal["record", "party"]
 UNITS = get_args(Unit)
+
+
+def check_trust(trust: str, colluders: int | None) -> None:
+    if trust not in TRUST:
+        raise InputError(f"trust: got {trust!r}; one of {', '.join(TRUST)} is needed")
+    if (colluders is not None) != (trust == "pairs"):
+        raise InputError(
+            f"colluders: got {colluders!r} with trust={trust!r}; trust 'pairs' needs to know how many parties may put "
+            "together what they know, and nothing else does"
+        )
+    if colluders is not None:
+        whole_number("colluders", colluders, at_least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +39,10 @@ class Privacy:
     unit: what is protected: a "record", or all records of a "party".
     records_per_person: how many records one person may have at a party; all of them are protected.
     people_span_parties: whether one person may have records at several parties.
-    trust: "none": every party noises what it sends, and all of it is seen. "curator", "secure-sum": one noise on the
-        sum, and only the noised sum is seen.
+    trust: "none": every party noises what it sends, and all of it is seen. "pairs": so it is, with noise that pairs of
+        parties share and that cancels in the sum. "curator", "secure-sum": one noise on the sum, and only the noised
+        sum is seen.
+    colluders: with "pairs", how many parties may put together what they know; must be said.
     observer: whom the loss is meant against, where the algorithm offers a choice; the strongest when left open.
     tuning: what choosing the settings cost, in words, for the certificate.
     ledger: a `Spending` in which everything that is released from these data adds up.
@@ -43,6 +57,7 @@ class Privacy:
     records_per_person: int = 1
     people_span_parties: bool = False
     trust: str = "none"
+    colluders: int | None = None
     observer: str | None = None
     tuning: str | None = None
     ledger: Spending | None = None
@@ -52,9 +67,9 @@ class Privacy:
             check_epsilon(self.epsilon)
         check_delta(self.delta)
         check_adjacency(self.adjacency)
-        for name, allowed in (("unit", UNITS), ("trust", TRUST)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name}: got {getattr(self, name)!r}; one of {', '.join(allowed)} is needed")
+        if self.unit not in UNITS:
+            raise InputError(f"unit: got {self.unit!r}; one of {', '.join(UNITS)} is needed")
+        check_trust(self.trust, self.colluders)
         whole_number("records_per_person", self.records_per_person, at_least=1)
         if not isinstance(self.people_span_parties, bool):
             raise InputError(f"people_span_parties: got {self.people_span_parties!r}; True or False is needed")
@@ -70,7 +85,7 @@ class Privacy:
 
     @property
     def sums(self) -> bool:
-        """Somebody is trusted to add up what the parties send before anybody sees it."""
+        """What the parties send is added up, and noise is sized for the sum."""
         return self.trust != "none"
 
     def terms(self, parties: Iterable[str], sizes: Iterable[int] | None = None) -> Terms:

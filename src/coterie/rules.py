@@ -2,7 +2,7 @@
 
     m   Gaussian multiplier that would spend the whole (epsilon, delta) in one release, times records per person
     G   how far one unit of privacy can move the summed gradient        X   row-norm bound
-    S   largest curvature all records together can have                 N   number of noises: of parties, or 1
+    S   largest curvature all records together can have                 N   number of noises: of parties, or of a sum
 
 *Length.* Every algorithm here moves about as far as gradient descent of total length `length` does. Noise of standard
 deviation G m sqrt(N) a coordinate then moves each coefficient by length * G m sqrt(N), however many rounds share it.
@@ -46,7 +46,7 @@ from coterie.data.checks import nearest, whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import sum_channel
 from coterie.network.selection import Walk
 from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.plan import Plan
@@ -64,8 +64,6 @@ JACOBIAN_MARGIN = 1.2
 RECYCLE_WEIGHT = 0.5
 LASSO_SHARE = 0.2
 RELAXATION = 0.5
-
-CHANNELS = {"curator": Curator(), "secure-sum": SecureSum()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +108,7 @@ def choose(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -
     if settled.algorithm is None and not privacy.sums and math.isinf(problem.loss.lipschitz):
         raise InputError(
             "loss: 'squared' has unbounded slopes and needs a sum in which they are clipped; use 'huber', or trust "
-            "'curator' or 'secure-sum'"
+            "'pairs', 'curator' or 'secure-sum'"
         )
     if settled.rounds is not None:
         whole_number("rounds", settled.rounds, at_least=1)
@@ -139,7 +137,9 @@ def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None) -> str:
         )
     adds_up = "channel" in _field_types(ALGORITHMS[name])
     if adds_up and not privacy.sums:
-        raise InputError(f"trust: got 'none' for {name}, which adds up messages; 'curator' or 'secure-sum' is needed")
+        raise InputError(
+            f"trust: got 'none' for {name}, which adds up messages; 'pairs', 'curator' or 'secure-sum' is needed"
+        )
     if privacy.sums and not adds_up:
         raise InputError(f"trust: got {privacy.trust!r} for {name}, where every message is seen; 'none' is needed")
     return name
@@ -222,7 +222,15 @@ class Situation:
         largest = self.facts.largest
         return 2 * largest * self.record_curvature(largest) / self.facts.n_features
 
-    def length(self, n_noises: int) -> float:
+    @functools.cached_property
+    def noises_of_sum(self) -> float:
+        """How much noise a sum carries: one, or what is left of pairs'."""
+        channel = sum_channel(self.privacy.trust, self.privacy.colluders)
+        assert channel is not None
+        channel.check(self.facts.n_parties)
+        return channel.noise(self.facts.n_parties).total ** 2
+
+    def length(self, n_noises: float) -> float:
         if self.privacy.epsilon is None:
             return math.inf
         score = SCORE if self.facts.label_bound is None else self.facts.label_bound
@@ -346,7 +354,8 @@ def _general(situation: Situation) -> Chosen:
 
 
 def _gradient(situation: Situation) -> Chosen:
-    length, curvature = situation.length(1), situation.curvature + situation.problem.regulariser.l2
+    length = situation.length(situation.noises_of_sum)
+    curvature = situation.curvature + situation.problem.regulariser.l2
     n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
     step = min(length / n_rounds, 2 / curvature)
     return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
@@ -358,7 +367,8 @@ def _coordinates(situation: Situation) -> Chosen:
     coordinates = situation.settled.settings.get("coordinates", IN_TURN)
     check_coordinates(coordinates)
     share = coordinates.rate(situation.problem.n_coefficients(situation.facts))
-    length, curvature = situation.length(1) * math.sqrt(share), situation.curvature + situation.problem.regulariser.l2
+    length = situation.length(situation.noises_of_sum) * math.sqrt(share)
+    curvature = situation.curvature + situation.problem.regulariser.l2
     n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE / share, GRADIENT_ROUNDS)
     step = min(length / (n_rounds * share), 2 / curvature)
     return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
@@ -366,7 +376,7 @@ def _coordinates(situation: Situation) -> Chosen:
 
 def _hidden_states(situation: Situation) -> Chosen:
     """A hidden state costs about (1 + step * curvature) times a gradient step, so steps stay at 1/curvature."""
-    length, curvature = situation.length(1), situation.curvature
+    length, curvature = situation.length(situation.noises_of_sum), situation.curvature
     n_rounds = situation.rounds(length * curvature, GRADIENT_ROUNDS)
     step = situation.facts.n_parties * min(length / n_rounds, 1 / curvature)
     chosen = {"step": step, "relaxation": RELAXATION, "averaging": "linear"}
@@ -452,7 +462,7 @@ class Parts:
         fields = _field_types(ALGORITHMS[self.name])
         own = {name: value for name, value in values.items() if name in self.own}
         own |= {name: problem.regulariser for name, kind in fields.items() if _is_regulariser(kind)}
-        own |= {"channel": CHANNELS[privacy.trust]} if "channel" in fields else {}
+        own |= {"channel": sum_channel(privacy.trust, privacy.colluders)} if "channel" in fields else {}
         inner = {field: values[name] for name, field in self._of_mechanism.items() if name in values}
         return ALGORITHMS[self.name](mechanism=self.mechanism(**inner), **own)  # type: ignore[call-arg]
 

@@ -80,6 +80,7 @@ def stoppable(*signals: int) -> Iterator[Stop]:
             signal.signal(number, stop.handle)
         yield stop
     finally:
+        # first: a signal that lands in the next lines must not leave a flag that is set to whoever comes next
+        _active = None
         for number, handler in ours.items():
             signal.signal(number, handler)
-        _active = None

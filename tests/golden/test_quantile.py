@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flint import arb, arb_series, ctx
 
+from coterie.native import as241
 from coterie.privacy import sampling
 
 UNIT = 2.0**-53
@@ -59,10 +60,10 @@ def density(x):
 
 def test_the_centre():
     """z = q A(r)/B(r), r = 0.180625 - q^2, 0 <= q <= 0.425; h/q is what is small everywhere."""
-    shift, edges = arb(sampling.CENTRE_SHIFT), np.linspace(0, sampling.CENTRE_LIMIT, 257)
+    shift, edges = arb(as241.CENTRE_SHIFT), np.linspace(0, as241.CENTRE_LIMIT, 257)
 
     def z_over_q(q):
-        return ratio(sampling._CENTRE, shift - q * q)
+        return ratio(as241.CENTRE, shift - q * q)
 
     for low, high in itertools.pairwise(edges):
         error = enclosed(lambda q: cumulative(q * z_over_q(q)) - arb(0.5) - q, low, high)
@@ -79,8 +80,8 @@ def test_the_centre():
 @pytest.mark.parametrize(
     ("coefficients", "shift", "low", "high"),
     [
-        (sampling._MIDDLE, sampling.MIDDLE_SHIFT, 1.6, sampling.MIDDLE_LIMIT),
-        (sampling._OUTER, sampling.MIDDLE_LIMIT, sampling.MIDDLE_LIMIT, 6.7),  # exp(-6.7^2) < 2^-64
+        (as241.MIDDLE, as241.MIDDLE_SHIFT, 1.6, as241.MIDDLE_LIMIT),
+        (as241.OUTER, as241.MIDDLE_LIMIT, as241.MIDDLE_LIMIT, 6.7),  # exp(-6.7^2) < 2^-64
     ],
     ids=["middle", "outer"],
 )

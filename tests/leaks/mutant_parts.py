@@ -9,9 +9,10 @@ import numpy as np
 
 from coterie.algorithms import PenaltyPerturbedADMM, RecycledADMM
 from coterie.network.channels import SecureSum
-from coterie.privacy.events import Both, Gaussian, PoissonGaussian, Pure
+from coterie.privacy.events import Both, Gaussian, PoissonGaussian, Pure, TokenWalk
 from coterie.privacy.grants import issue
 from coterie.privacy.noise import Seeded
+from coterie.privacy.proximal import WalkNoise
 from coterie.serialise import serialisable
 
 # --- prices and noises --------------------------------------------------------------------------------------------
@@ -104,6 +105,20 @@ def party_for_the_price_of_its_records(grant, problem, facts):
 
 def coin_counted_twice(grant, problem, facts):
     return PoissonGaussian(ratio=grant.event.ratio, rate=grant.event.rate**2)
+
+
+class _AtEveryOrder(TokenWalk):
+    """The bound of amplification by iteration without its hypothesis."""
+
+    def rdp(self, orders):
+        amplified = 2 * orders * self.ratio**2 * math.log(self.n_parties / 2) / (self.n_parties - 2)
+        return np.tile(np.minimum(amplified, orders * self.ratio**2 / 2), (2, 1))
+
+
+class HiddenAtEveryOrder(WalkNoise):
+    def seen_by(self, observer, event, problem, facts):
+        seen = super().seen_by(observer, event, problem, facts)
+        return _AtEveryOrder(seen.ratio, seen.n_parties) if isinstance(seen, TokenWalk) else seen
 
 
 # --- sources and channels ---------------------------------------------------------------------------------------------

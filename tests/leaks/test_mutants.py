@@ -206,6 +206,12 @@ MUTANTS = {
         "sensitivity",
         RECORD,
     ),
+    "hiding among the others claimed at every order": Mutant(
+        fixed_point(MemorylessWalk, WalkNoise(**STEP), **HIDDEN_WALK),
+        fixed_point(MemorylessWalk, parts.HiddenAtEveryOrder(**STEP), **HIDDEN_WALK),
+        "peer-view",
+        RECORD,
+    ),
     "sampling counted twice": Mutant(
         gradient(Curator(), **COIN), gradient(Curator(), priced(parts.coin_counted_twice), **COIN), "density", COIN_UNIT
     ),

@@ -40,7 +40,7 @@ class Probe:
 def exact_rdp_per_order(plan, federation, neighbour):
     """d' S^-1 d / 2 of everything that is released; both data sets have the same covariance."""
     if plan.algorithm.channel.aggregates:
-        n_noises = plan.n_rounds * plan.algorithm.channel.noise_rows(plan.facts.n_parties)
+        n_noises = plan.n_rounds * plan.noise_rows
     else:
         works = plan.participation
         n_noises = plan.n_rounds * plan.facts.n_parties if works is None else int(works.sum())

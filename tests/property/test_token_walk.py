@@ -9,6 +9,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from coterie.privacy.accountants import gaussian_delta, rdp_epsilon
 from coterie.privacy.events import Gaussian, TokenWalk
 
 
@@ -39,3 +40,20 @@ def test_one_visit_costs_a_peer_no_more_than_stated(n, order):
     if n == 200:
         assert stated < 0.1 * everybody  # hiding under the others' noise is worth something
         assert exact > everybody / n  # and not more than it should be
+
+
+def test_hiding_is_claimed_only_at_orders_where_it_is_proved():
+    """Where the walk goes from the protected party to the peer at once, nothing hides the visit. At high orders that is
+    all that counts, so a bound on the average must not be stated there. Here it would state 2.25 for a loss of 3.55."""
+    n, ratio, delta = 50, 1.0, 1e-5
+    m = np.arange(1, 1500)
+    chance = 2 / n * (1 - 2 / n) ** (m - 1)
+
+    def reached(eps):
+        return sum(c * gaussian_delta(eps, ratio / np.sqrt(k)) for c, k in zip(chance, m, strict=True))
+
+    assert reached(3.54) > delta > reached(3.56)
+    assert rdp_epsilon([(TokenWalk(ratio=ratio, n_parties=n), 1)], delta) > 3.55
+    amplified = 2 * ratio**2 * np.log(n / 2) / (n - 2)
+    unproved = rdp_epsilon([(Gaussian(ratio=float(np.sqrt(2 * amplified))), 1)], delta)
+    assert 2.2 < unproved < 2.3

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from coterie.certificate import make_certificate, price
+from coterie.cli.spec import cluster, prepare, read_spec
+from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
 from coterie.estimators import PrivateLogisticRegression
 from coterie.evaluation import evaluate
@@ -90,3 +92,64 @@ def test_a_price_names_every_reason():
 
 def test_terms_of_records_know_no_parties():
     assert Terms.of("replace-one", "record", ["a"], [3]) == Terms("replace-one", "record")
+
+
+# --- a run that is killed around its charge, and started again --------------------------------------------------------
+
+CHECKPOINTED = """\
+[data]
+dataset = "heart"
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+adjacency = "replace-one"
+ledger = "spent.json"
+[algorithm]
+rounds = 2
+[engine]
+name = "mpi"
+checkpoint = "state"
+"""
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    class Alone:
+        rank, size = 0, 1
+
+    monkeypatch.setattr(cluster.mpi, "world", Alone)
+    (tmp_path / "spec.toml").write_text(CHECKPOINTED)
+    return prepare(read_spec(tmp_path / "spec.toml"))
+
+
+@pytest.mark.parametrize("step", ["begin", "_write_run", "charge", "settle"])
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_whenever_a_run_with_a_checkpoint_is_killed_it_is_charged_once(prepared, tmp_path, monkeypatch, step, done):
+    ledger = Spending.create(tmp_path / "spent.json")
+    ledger.charge("before", 1.0, 1e-6, terms=prepared.spec.privacy.terms(("a", "b"), (1, 2)))
+    place, real = (cluster, cluster.charge) if step == "charge" else (Checkpoint, getattr(Checkpoint, step))
+
+    def killed(*args, **options):
+        if done:
+            real(*args, **options)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, step, killed)
+        with pytest.raises(Killed):
+            cluster.charge_once(prepared, ledger)
+    again = Spending(path=tmp_path / "spent.json")
+    assert cluster.charge_once(prepared, again) == (("before", 1.0, 1e-6),)
+    assert cluster.charge_once(prepared, again) == (("before", 1.0, 1e-6),)
+    assert len(again.charges) == 2
+
+
+def test_a_run_beyond_the_limit_leaves_no_checkpoint(prepared, tmp_path):
+    ledger = Spending.create(tmp_path / "spent.json", limit=(1.0, 1e-3))
+    with pytest.raises(BudgetError):
+        cluster.charge_once(prepared, ledger)
+    assert not (tmp_path / "state").exists()

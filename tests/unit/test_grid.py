@@ -15,10 +15,11 @@ from coterie.certificate import make_certificate
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run, run_many
 from coterie.errors import LeakError
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import Curator, PairwiseSum, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Walk
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
+from coterie.privacy.grants import SumNoises
 from coterie.privacy.mechanisms import GaussianGradient, grid_event
 from coterie.privacy.noise import KeyedEntropy, Seeded, SystemEntropy
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
@@ -60,6 +61,7 @@ ALGORITHMS = {
     ),
     **{f"{name}, curator": functools.partial(made, Curator()) for name, made in SUMS.items()},
     **{f"{name}, secure sum": functools.partial(made, SecureSum()) for name, made in SUMS.items()},
+    **{f"{name}, pairs": functools.partial(made, PairwiseSum(colluders=1)) for name, made in SUMS.items()},
 }
 
 
@@ -145,10 +147,10 @@ def hockey_stick(p, q, eps):
 @pytest.mark.parametrize(("value", "change"), [(0.2, 0.9), (-1.3, 0.31), (5.249, 0.002), (0.74, 2.0)])
 def test_no_neighbour_exceeds_the_price(monkeypatch, steps, value, change):
     """The exact loss of the rounded mechanism is at most that of a Gaussian release whose sensitivity is change + g."""
-    from coterie.privacy import mechanisms
+    from coterie.privacy import grants
     from coterie.privacy.accountants import gaussian_delta
 
-    monkeypatch.setattr(mechanisms, "STEPS", steps)
+    monkeypatch.setattr(grants, "STEPS", steps)
     noise_std = 1.5
     grid, ratio = noise_std / steps, grid_event(change, noise_std, 1).ratio
     assert ratio == pytest.approx((change + grid) / noise_std, rel=1e-8)
@@ -165,9 +167,9 @@ def test_the_rounding_to_the_grid_is_needed_in_the_price(monkeypatch):
     """A change too small to matter moves a rounded value by a whole step, which the plain ratio would not pay for."""
     low, high = (sealed(v, 0.0, 1.0) for v in (0.499, 0.501))
     assert high - low == 1.0
-    from coterie.privacy import mechanisms
+    from coterie.privacy import grants
 
-    monkeypatch.setattr(mechanisms, "STEPS", 1.0)
+    monkeypatch.setattr(grants, "STEPS", 1.0)
     assert 0.002 < high - low <= grid_event(0.002, 1.0, 1).ratio
 
 
@@ -175,10 +177,10 @@ def test_the_rounding_to_the_grid_is_needed_in_the_price(monkeypatch):
 @pytest.mark.parametrize("steps", [1.0, 2.0])
 def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_shares, steps):
     """The exact law of the sum of rounded Gaussians, by convolution, on grids far coarser than any in use."""
-    from coterie.privacy import mechanisms
+    from coterie.privacy import grants
     from coterie.privacy.accountants import gaussian_delta
 
-    monkeypatch.setattr(mechanisms, "STEPS", steps)
+    monkeypatch.setattr(grants, "STEPS", steps)
     noise_std, change = 1.0, 0.7
     grid = noise_std / (steps * math.sqrt(n_shares))
     _, law = rounded_gaussian_law(steps)
@@ -186,7 +188,7 @@ def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_share
     for _ in range(n_shares - 1):
         total = np.convolve(total, law)
     outcomes = np.arange(len(total)) - len(total) // 2
-    ratio = grid_event(change, noise_std, 1, n_shares).ratio
+    ratio = grid_event(change, noise_std, 1, SumNoises(n_shares, 1 / math.sqrt(n_shares))).ratio
     for value in (0.1, 0.42):
         laws = [
             dict(zip((outcomes + round(v / grid)).tolist(), total.tolist(), strict=True))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coterie import native
 from coterie.privacy import sampling
 from coterie.privacy.sampling import GAMMA_STEPS, STEPS
 
@@ -39,6 +40,12 @@ def edge_of(n, steps, low, high):
     return high
 
 
+@pytest.fixture(params=["NumPy", "machine code"])
+def arithmetic(request, monkeypatch):
+    monkeypatch.setattr(native, "loaded", lambda: request.param == "machine code")
+
+
+@pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("steps", [STEPS, 3.7, 2.0**26 / math.sqrt(5)])
 @pytest.mark.parametrize("where", [-9.7, -8.3, -4.763, -1.44, -0.3, 0.0, 1.0, 4.77, 9.2, 12.0])
 def test_the_edges_of_its_bins_are_those_of_the_normal_law_to_forty_digits(where, steps):
@@ -53,6 +60,21 @@ def test_the_edges_of_its_bins_are_those_of_the_normal_law_to_forty_digits(where
         ours = mpmath.mpf(found) / mpmath.mpf(2) ** BITS
         ours = ours if where < 0 else 1 - ours
         assert abs(ours / tail - 1) < mpmath.mpf(10) ** -40
+
+
+def test_machine_code_draws_the_same_numbers_and_doubts_no_fewer(monkeypatch):
+    """Both decide exactly, so they cannot differ; what either is unsure of it says."""
+    words = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, (500, 64), np.int64)
+    drawn = {}
+    for machine_code in (False, True):
+        monkeypatch.setattr(native, "loaded", lambda chosen=machine_code: chosen)
+        drawn[machine_code] = sampling.rounded_gaussian(words, lambda *place: hash(place) % 2**192)
+    np.testing.assert_array_equal(drawn[True], drawn[False])
+
+    out, edge = np.empty(words.size), 0.4  # a fifth of all numbers are that near to an edge
+    found = [rounds(words.reshape(-1), STEPS, edge, out) for rounds in (sampling._round, sampling._round_natively)]
+    assert found[0] == found[1]
+    assert len(found[0]) == pytest.approx(0.2 * words.size, rel=0.1)
 
 
 def test_nothing_stops_in_the_tails():

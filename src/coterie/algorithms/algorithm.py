@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_ty
 import jax
 
 from coterie.errors import InputError
-from coterie.network.channels import Channel, SecureSum, Token
+from coterie.network.channels import Channel, PairwiseSum, SecureSum, Token
 from coterie.network.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
 from coterie.network.topology import Topology
 from coterie.privacy.grants import Grant
@@ -60,6 +60,7 @@ class Algorithm(Generic[GrantT]):
             )
         for name, schedule in self.mechanism.schedules().items():
             schedule.check_parties(name, topology.n_parties)
+        self.channel.check(topology.n_parties)
         self.selection.check(topology)
         check_selection(self.selection, self.channel, self.mechanism)
         if self.needs_graph and topology.unrestricted and topology.n_parties > 1:
@@ -96,9 +97,9 @@ def check_selection(selection: Selection, channel: Channel, mechanism: Mechanism
     """Refuse selections that a channel cannot carry out, or under which a loss could not be stated."""
     if isinstance(channel, Token) != isinstance(selection, Walk):
         raise InputError(f"selection: got {selection}; a token channel needs a Walk, and a Walk a token channel")
-    if isinstance(channel, SecureSum) and not isinstance(selection, All) and not selection.secret:
+    if isinstance(channel, (SecureSum, PairwiseSum)) and not isinstance(selection, All) and not selection.secret:
         raise InputError(
-            f"selection: got {selection}; a secure sum needs every party's share of the noise in every round: "
+            f"selection: got {selection}; a {channel.name} needs every party's share of the noise in every round: "
             "use All, a secret Poisson, or a curator"
         )
     if not selection.secret:

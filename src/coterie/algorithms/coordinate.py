@@ -19,7 +19,7 @@ from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
 from coterie.algorithms.gradient import ModelState
 from coterie.errors import InputError
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import SumChannel
 from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, participants
 from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.privacy.grants import GradientSumGrant
@@ -54,7 +54,7 @@ class NoisyCoordinateDescent(Algorithm[GradientSumGrant]):
     mechanism: GaussianGradient
     regulariser: Regulariser
     step: ScheduleField
-    channel: Curator | SecureSum
+    channel: SumChannel
     coordinates: Coordinates = IN_TURN
     averaging: Averaging = "last"
     needs_graph: ClassVar[bool] = False

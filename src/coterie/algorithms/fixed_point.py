@@ -23,7 +23,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm, GrantT, Heard
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
 from coterie.errors import InputError
-from coterie.network.channels import Broadcast, Channel, Curator, SecureSum, Token
+from coterie.network.channels import Broadcast, Channel, SumChannel, Token
 from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, ProximalMechanism, SumNoise, WalkNoise
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
@@ -182,7 +182,7 @@ class SumNoisedADMM(_CleanStates[SumMoveGrant]):
 
     mechanism: SumNoise
     regulariser: Regulariser
-    channel: Curator | SecureSum
+    channel: SumChannel
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
 
@@ -201,7 +201,7 @@ class BroadcastNoisedADMM(_CleanStates[StateGrant]):
 
     mechanism: BroadcastNoise
     regulariser: Regulariser
-    channel: Curator | SecureSum
+    channel: SumChannel
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
     absent_stays: ClassVar[bool] = True
@@ -231,7 +231,7 @@ def fixed_point_admm(
         "noise_multiplier": noise_multiplier,
         "clip": clip,
     }
-    if isinstance(channel, (Curator, SecureSum)):
+    if isinstance(channel, SumChannel):
         mechanism = BroadcastNoise(**settings)
         return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=channel, selection=selection)
     if isinstance(selection, Walk):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from coterie.algorithms.algorithm import Algorithm
 from coterie.algorithms.averaging import Averaging, check_averaging, running_average
 from coterie.errors import InputError
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import SumChannel
 from coterie.network.selection import EVERYBODY_WORKS, Selection
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
@@ -37,7 +37,7 @@ class NoisyGradientDescent(Algorithm[GradientSumGrant]):
     mechanism: GaussianGradient
     regulariser: Regulariser
     step: ScheduleField
-    channel: Curator | SecureSum
+    channel: SumChannel
     selection: Selection = EVERYBODY_WORKS
     averaging: Averaging = "last"
     needs_graph: ClassVar[bool] = False

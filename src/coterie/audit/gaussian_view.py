@@ -97,9 +97,9 @@ def exact_pair(
     return GaussianPair((mean, other_mean), (factor, other_factor))
 
 
-def stated_curve(plan: Plan, orders: np.ndarray) -> np.ndarray:
+def stated_curve(plan: Plan, orders: np.ndarray, observer: str | None = None) -> np.ndarray:
     """What the plan says the first party's records pay over the whole run, both directions."""
-    return np.sum([count * event.rdp(orders) for event, count in plan.ledger(0)], axis=0)
+    return np.sum([count * event.rdp(orders) for event, count in plan.ledger(0, observer=observer)], axis=0)
 
 
 def check(bench: Workbench) -> Measured:

@@ -78,7 +78,7 @@ class Setting:
 
     def facts(self, n_parties: int) -> Facts:
         return Facts(
-            parties=tuple("abcdefgh"[:n_parties]),
+            parties=tuple("abcdefghijklmnopqrstuvwxyz"[:n_parties]),
             sizes=(self.first_party or self.records_per_party,) + (self.records_per_party,) * (n_parties - 1),
             n_features=self.n_features,
             row_norm=self.row_norm,

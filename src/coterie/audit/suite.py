@@ -14,7 +14,7 @@ import jax
 
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
-from coterie.audit import canary, game, gaussian_view, noise_law, output_density, reachability, sensitivity
+from coterie.audit import canary, game, gaussian_view, noise_law, output_density, peer_view, reachability, sensitivity
 from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of
 from coterie.audit.path_instances import path_instances
@@ -30,6 +30,7 @@ QUICK_RUNS, RUNS = 8_000, 20_000
 CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "control-flow": sensitivity.check_control_flow,
     "gaussian-view": gaussian_view.check,
+    "peer-view": peer_view.check,
     "game": game.check,
     "sensitivity": sensitivity.check,
     "noise-law": noise_law.check,
@@ -40,7 +41,7 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
 STATISTICAL = ("game", "noise-law", "canary")
 # for every path of the engine; the others look at single steps
 THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law", "reachability")
-QUICK = ("control-flow", "gaussian-view", "game", "sensitivity", "reachability")
+QUICK = ("control-flow", "gaussian-view", "peer-view", "game", "sensitivity", "reachability")
 
 Progress = Callable[[int, int], None]
 

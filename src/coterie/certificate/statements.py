@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from coterie.algorithms import ALGORITHMS
 from coterie.citations import CITATIONS, SOFTWARE
 from coterie.errors import InputError
-from coterie.network.channels import Broadcast, Channel, Curator, SecureSum, Token
+from coterie.network.channels import Broadcast, Channel, Curator, PairwiseSum, SecureSum, Token
 from coterie.plan import Plan
 from coterie.privacy.composition import Price
 from coterie.serialise import encode
@@ -39,6 +39,12 @@ _TRUST = {
         "central by secure computation",
         "nobody sees a contribution as long as the secure sum is sound; every party is trusted to add its share of the "
         "noise, and a party that takes off its own share sees noise smaller by sqrt((n - 1)/n) for n parties",
+    ),
+    PairwiseSum: (
+        "local at the level of parties, if few enough collude",
+        "each party noises what it sends, with noise of its own and noise that it shares with each partner and that "
+        "cancels in the sum; nobody else is trusted, and all may be watching, as long as no more parties than counted "
+        "here put together what they know",
     ),
     Token: ("local at the level of parties", "whoever holds the token noises what it hands on; nobody else is trusted"),
 }

@@ -11,6 +11,7 @@ import hmac
 import io
 import json
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,34 @@ class Checkpoint:
         return (self.directory / RUN).exists()
 
     def begin(self, identity: dict[str, Any], past: Any = ()) -> None:
-        """Rank 0: make the directory with a fresh key, unless it is there already.
+        """Rank 0: make the directory with a fresh key and a name, unless it is there already.
 
         identity: what a run that goes on must have in common with this one. past: what a ledger said before this run
-        was charged to it, which happens once.
+        was charged to it, which happens once; None where that comes later, by `settle`.
         """
         if self.exists:
             return
-        if self.directory.exists() and (not self.directory.is_dir() or any(self.directory.iterdir())):
+        # a kill while the first file was written leaves no more than its beginning
+        if self.directory.exists() and (
+            not self.directory.is_dir() or any(path.name != f".{RUN}" for path in self.directory.iterdir())
+        ):
             raise InputError(f"checkpoint: {str(self.directory)!r} is no checkpoint and not empty; choose another")
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         key = os.urandom(32)
-        self._write_run({"identity": identity, "past": past, "key": key.hex(), "tag_key": _tag_key(key).hex()})
+        self._write_run(
+            {
+                "identity": identity,
+                "name": secrets.token_hex(8),
+                "past": past,
+                "key": key.hex(),
+                "tag_key": _tag_key(key).hex(),
+            }
+        )
+
+    def settle(self, past: Any) -> None:
+        """Rank 0: the run is paid for, and this is what the ledger said before."""
+        self._write_run({**self._run(), "past": past})
 
     def check(self, identity: dict[str, Any]) -> None:
         """Refuse to go on with another run, which would not repeat releases byte for byte, or not the same ones."""
@@ -69,8 +85,15 @@ class Checkpoint:
             raise InputError(f"checkpoint: {str(self.directory / RUN)!r} cannot be read (its key is damaged)") from None
 
     @property
-    def past(self) -> list[tuple[str, float, float]]:
-        return [(what, float(epsilon), float(delta)) for what, epsilon, delta in self._stored("past")]
+    def name(self) -> str:
+        """Of this run, which nobody else has: what its charge is known by."""
+        return self._stored("name")
+
+    @property
+    def past(self) -> list[tuple[str, float, float]] | None:
+        """What the ledger said before this run was charged to it; None if nobody has noted that it was."""
+        past = self._stored("past")
+        return None if past is None else [(what, float(epsilon), float(delta)) for what, epsilon, delta in past]
 
     def same_records(self, arrays: Iterable[np.ndarray], key: KeyedEntropy) -> bool:
         """Whether this rank's records are those it began with: others under the same noise would give both away."""

@@ -94,7 +94,7 @@ class Inputs:
         if plan.algorithm.channel.aggregates:
             who = None  # the noise is the sum's
         everybody = who is None
-        n_rows = plan.algorithm.channel.noise_rows(plan.facts.n_parties) if who is None else who.shape[2]
+        n_rows = plan.noise_rows if who is None else who.shape[2]
         who = np.broadcast_to(np.arange(n_rows), (count, self.repeats, n_rows)) if who is None else who[:count]
         somebody = np.nonzero(who < plan.facts.n_parties)
         k, repeat, _ = somebody

@@ -217,7 +217,7 @@ class _Rank:
         self.comm.Reduce(leaf, total, root=0)
         released = np.empty(self.d)
         if self.comm.rank == 0:
-            noise = self.steps.noise(self.source, t, range(channel.noise_rows(self.plan.facts.n_parties)))
+            noise = self.steps.noise(self.source, t, range(self.plan.noise_rows))
             subtotal = jax.tree.unflatten(shape, [jnp.asarray(total)])
             released = np.asarray(channel.noised(subtotal, grant, unit_noise(*(n[0] for n in noise))).value)
         self.comm.Bcast(released, root=0)

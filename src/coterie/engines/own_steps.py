@@ -187,7 +187,7 @@ def noised_sum(plan: Plan, t: int, contributions: np.ndarray, source: NoiseSourc
     channel: Any = plan.algorithm.channel
     grants, index = plan.issued
     grant = grants[index[t % len(index)][0]]  # a sum has one grant
-    keys = [(0, row, t) for row in range(channel.noise_rows(plan.facts.n_parties))]
+    keys = [(0, row, t) for row in range(plan.noise_rows)]
     drawn = (plan.draw(source, keys, purpose) for purpose in ("release", "output"))
     noise = unit_noise(*(np.zeros((len(keys), 1)) if units is None else units for units in drawn))
     return np.asarray(channel.aggregate(contribute(jnp.asarray(contributions)), grant, noise).value)

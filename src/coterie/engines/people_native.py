@@ -141,9 +141,8 @@ def _public_participants(plan: Plan) -> AtWork:
 
 def _listed(table: np.ndarray) -> AtWork:
     """Round after round, in order."""
-    n_rounds, n = table.shape
-    flat = np.flatnonzero(table)
-    ends = np.searchsorted(flat, np.arange(1, n_rounds + 1) * n)
-    begins = np.concatenate([[0], ends[:-1]])
-    who = flat - np.repeat(np.arange(n_rounds) * n, ends - begins)
-    return AtWork(who.astype(np.uint32), begins, ends)
+    from coterie.native import draws
+
+    who, ends = np.empty(np.count_nonzero(table) + 1, np.uint32), np.empty(len(table), int)
+    draws.list_heads(table, who, ends)
+    return AtWork(who, np.concatenate([[0], ends[:-1]]), ends)

@@ -35,7 +35,7 @@ class PrivateLinearModel(BaseEstimator):
     What is promised, in one of two ways:
 
     epsilon, delta, adjacency: the three words that are always needed; everything else as in `Privacy`.
-    trust: beside them, who is trusted with sums, as in `Privacy`.
+    trust, colluders: beside them, who is trusted with sums, as in `Privacy`.
     privacy: a `Privacy`, which also says what is protected, who is trusted, and which ledger is charged.
 
     The data:
@@ -63,6 +63,7 @@ class PrivateLinearModel(BaseEstimator):
     delta: float | None = None
     adjacency: str | None = None
     trust: str | None = None
+    colluders: int | None = None
     privacy: Privacy | None = None
     bounds: float = 1.0
     weight_bound: float = 1.0
@@ -170,8 +171,7 @@ class PrivateLinearModel(BaseEstimator):
         """What is promised, in whichever of the two ways it was said."""
         words = {"epsilon": self.epsilon, "delta": self.delta, "adjacency": self.adjacency}
         missing = ", ".join(name for name, value in words.items() if value is None)
-        if self.trust is not None:
-            words["trust"] = self.trust
+        words |= {name: getattr(self, name) for name in ("trust", "colluders") if getattr(self, name) is not None}
         said = [name for name, value in words.items() if value is not None]
         if self.privacy is None:
             if missing:

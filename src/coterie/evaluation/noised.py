@@ -8,7 +8,8 @@ Two tables of counts are all that is released, each under Gaussian noise that it
 One record sits in one cell of `answers`, and in one cell per class of `scores` (one in all for two classes), so
 replacing it moves `answers` by sqrt(2) and `scores` by sqrt(2 K) in the 2-norm; zeroing it out by 1 and sqrt(K). A unit
 of privacy with k records moves them k times as far; where the unit is a party, k is its number of records. Somebody
-with records at all N parties moves their sum N times as far, and N tables that are noised one by one sqrt(N) times.
+with records at all N parties moves their sum N times as far, and N tables that are noised one by one sqrt(N) times
+(`Channel.all_together`).
 Everything else is computed from the noised tables. The numbers of held-out records of the parties are public, as the
 sizes of shards are. With `public=True` nothing is noised and nothing is charged: for records that everybody may know.
 """
@@ -25,17 +26,18 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from coterie.data.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
 from coterie.evaluation.tables import TABLE_OF, Cells, Metric, checked_metrics, count, metric
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
 from coterie.privacy.events import check_adjacency
+from coterie.privacy.grants import ONE_NOISE, SumNoises
 from coterie.privacy.noise import NoiseSource, SystemEntropy, draw_many, law_for
 from coterie.privacy.release import unit_noise
 from coterie.privacy.tables import TableGrant
+from coterie.promise import check_trust
 from coterie.spending import Spending, Terms
 
 BINS = 20
-Trust = Literal["none", "curator", "secure-sum"]
-CHANNELS = {"curator": Curator(), "secure-sum": SecureSum()}
+Trust = Literal["none", "pairs", "curator", "secure-sum"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,7 @@ def evaluate(
     parties: Any = None,
     metrics: Sequence[str] = tuple(TABLE_OF),
     trust: Trust = "none",
+    colluders: int | None = None,
     unit: Literal["record", "party"] = "record",
     records_per_person: int = 1,
     people_span_parties: bool = False,
@@ -83,12 +86,13 @@ def evaluate(
     """Metrics of a fitted classifier on held-out rows X with labels y.
 
     epsilon, delta, adjacency: the loss of everything released here together, each needed unless `public`.
-    parties: the party of each row. With trust "none" every party noises its own tables; else one noise covers the sum.
+    parties: the party of each row. With trust "none" every party noises its own tables; else one noise covers the sum,
+        or with "pairs" nearly one, if at most `colluders` parties put together what they know.
     """
     names = checked_metrics(metrics, model)
     bins = whole_number("bins", bins, at_least=2)
-    if trust not in ("none", "curator", "secure-sum"):
-        raise InputError(f"trust: got {trust!r}; one of none, curator, secure-sum is needed")
+    check_trust(trust, colluders)
+    channel = sum_channel(trust, colluders)
     cells = count(model, X, y, {TABLE_OF[name] for name in names}, bins)
     if public:
         if (epsilon, delta, adjacency, ledger) != (None, None, None, None):
@@ -114,8 +118,10 @@ def evaluate(
         records_per_person=records_per_person,
         people_span_parties=bool(people_span_parties),
     )
-    shares = len(sizes) if trust == "secure-sum" else 1
-    grants = calibrated(cells, epsilon, delta, adjacency, records_moved(terms, sizes, trust), shares)
+    if channel is not None:
+        channel.check(len(sizes))
+    of_sum = ONE_NOISE if channel is None else channel.noise(len(sizes))
+    grants = calibrated(cells, epsilon, delta, adjacency, records_moved(terms, sizes, channel), of_sum)
     spent = _loss(grants, delta)
     source = SystemEntropy() if noise is None else noise
     past: tuple[tuple[str, float, float], ...] = ()
@@ -126,9 +132,9 @@ def evaluate(
     found = {}
     for t, (table, grant) in enumerate(grants.items()):
         by_party = cells[table].tables(party_of, len(sizes))
-        noised = _released(grant, by_party.reshape(len(sizes), -1), trust, source, t).reshape(by_party.shape[1:])
+        noised = _released(grant, by_party.reshape(len(sizes), -1), channel, source, t).reshape(by_party.shape[1:])
         price = gaussian_epsilon([(grant.event, 1)], delta), delta
-        noise_std = grant.scales.noise_std * (math.sqrt(len(sizes)) if trust == "none" else 1)
+        noise_std = grant.scales.noise_std * (math.sqrt(len(sizes)) if channel is None else of_sum.total)
         for name in names:
             if TABLE_OF[name] == table:
                 found[name] = metric(name, noised, noise_std, price)
@@ -157,6 +163,7 @@ class PrivateScorer:
     ledger: Spending
     metric: Literal["accuracy", "auc"] = "accuracy"
     trust: Trust = "none"
+    colluders: int | None = None
     unit: Literal["record", "party"] = "record"
     records_per_person: int = 1
     people_span_parties: bool = False
@@ -178,6 +185,7 @@ class PrivateScorer:
             parties=parties,
             metrics=(self.metric,),
             trust=self.trust,
+            colluders=self.colluders,
             unit=self.unit,
             records_per_person=self.records_per_person,
             people_span_parties=self.people_span_parties,
@@ -211,16 +219,18 @@ def _parties(parties: Any, n_records: int) -> tuple[list[str], np.ndarray, list[
     return names.tolist(), party_of, sizes.tolist()
 
 
-def records_moved(terms: Terms, sizes: Sequence[int], trust: str) -> float:
+def records_moved(terms: Terms, sizes: Sequence[int], channel: SumChannel | None) -> float:
     """In how many records one unit of privacy can count, in terms of one noised table."""
     if terms.unit == "party":
         return max(sizes)
-    spread = (math.sqrt(len(sizes)) if trust == "none" else len(sizes)) if terms.people_span_parties else 1
+    if not terms.people_span_parties:
+        return terms.records_per_person
+    spread = math.sqrt(len(sizes)) if channel is None else channel.all_together(np.ones(len(sizes)))
     return terms.records_per_person * spread
 
 
 def calibrated(
-    cells: dict[str, Cells], epsilon: float, delta: float, adjacency: str, records: float, shares: int = 1
+    cells: dict[str, Cells], epsilon: float, delta: float, adjacency: str, records: float, noise: SumNoises
 ) -> dict[str, TableGrant]:
     """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
     changes = 2 if adjacency == "replace-one" else 1
@@ -228,7 +238,7 @@ def calibrated(
 
     def grants(multiplier: float) -> dict[str, TableGrant]:
         return {
-            name: TableGrant.of(sensitivity, multiplier, math.prod(cells[name].shape), shares)
+            name: TableGrant.of(sensitivity, multiplier, math.prod(cells[name].shape), noise)
             for name, sensitivity in sensitivities.items()
         }
 
@@ -242,11 +252,12 @@ def _loss(grants: dict[str, TableGrant], delta: float) -> float:
     return gaussian_epsilon([(grant.event, 1) for grant in grants.values()], delta)
 
 
-def _released(grant: TableGrant, tables: np.ndarray, trust: Trust, source: NoiseSource, t: int) -> np.ndarray:
+def _released(
+    grant: TableGrant, tables: np.ndarray, channel: SumChannel | None, source: NoiseSource, t: int
+) -> np.ndarray:
     """The sum of all parties' tables, (party, cell), each noised by its party or all as one."""
-    channel = None if trust == "none" else CHANNELS[trust]
     n_parties, size = tables.shape
-    n_noises = n_parties if channel is None else channel.noise_rows(n_parties)
+    n_noises = n_parties if channel is None else channel.noise(n_parties).rows
     keys = [(0, place, t) for place in range(n_noises)]
     with jax.enable_x64(True):
         units = draw_many(source, law_for("gaussian", grant.uses["release"]), size, keys, "release", n_noises)

@@ -1,9 +1,16 @@
 """What travels, and who could see it."""
 
 import dataclasses
-from typing import Any, ClassVar
+import math
+from typing import Any, ClassVar, Literal
 
-from coterie.privacy.observers import AGGREGATES, EVERYBODY, PEER, Observer
+import numpy as np
+
+from coterie.errors import InputError
+from coterie.network.topology import AllPairs, Topology
+from coterie.privacy.grants import ONE_NOISE, SumNoises
+from coterie.privacy.observers import AGGREGATES, EVERYBODY, PEER, Observer, coalition
+from coterie.privacy.pairs import PairNoise, solve
 from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise
 from coterie.serialise import serialisable
 
@@ -15,9 +22,16 @@ class Channel:
     observers: ClassVar[tuple[Observer, ...]]
     aggregates: ClassVar[bool]
 
-    def noise_rows(self, n_parties: int) -> int:
-        """How many independent draws a round needs."""
-        return n_parties
+    def noise(self, n_parties: int) -> SumNoises:
+        """Of one release."""
+        return ONE_NOISE
+
+    def check(self, n_parties: int) -> None:
+        """Refuse so many parties."""
+
+    def all_together(self, ratios: np.ndarray) -> float:
+        """The ratio of a round's releases that all parties' people move at once, each by its own ratio."""
+        raise NotImplementedError
 
 
 @serialisable
@@ -41,7 +55,7 @@ class Token(Channel):
 
 
 class _Aggregating(Channel):
-    """The noise is the sum of `noise_rows` draws: one, or one of each party."""
+    """What everybody sees is a noised sum; its noise is one draw, or one of each party."""
 
     observers = (AGGREGATES,)
     aggregates = True
@@ -52,6 +66,10 @@ class _Aggregating(Channel):
     def noised(self, subtotal: Subtotal, grant: Any, noise: UnitNoise) -> Release:
         return grant.noised_total(subtotal, noise.value[0])
 
+    def all_together(self, ratios: np.ndarray) -> float:
+        """One noise hides the sum of what they move."""
+        return float(ratios.sum())
+
 
 @serialisable
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +77,6 @@ class Curator(_Aggregating):
     """A trusted curator sees all contributions, adds one noise and publishes the noised sum."""
 
     name = "curator"
-
-    def noise_rows(self, n_parties: int) -> int:
-        return 1
 
 
 @serialisable
@@ -74,3 +89,79 @@ class SecureSum(_Aggregating):
     """
 
     name = "secure-sum"
+
+    def noise(self, n_parties: int) -> SumNoises:
+        return SumNoises(n_parties, 1 / math.sqrt(n_parties))
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairwiseSum(_Aggregating):
+    """Every party sends its contribution with noise of its own and noise that it shares with each partner, which
+    cancels in the sum (`privacy.pairs`). Nobody is trusted, as long as at most `colluders` parties put together what
+    they know.
+
+    spread: the variance of a message in units of what hides a single party in it: the more, the less noise is left in
+        the sum, and the more is left where a party is missing.
+    graph: who shares noise with whom; all pairs where it is None.
+    missing: what happens when a message does not arrive: the run waits, or uses the sum with the noise that its
+        partners' messages then carry.
+    """
+
+    colluders: int
+    spread: float = 256.0
+    graph: Topology | None = None
+    missing: Literal["wait", "use"] = "wait"
+    name = "pairwise-sum"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.colluders, bool) or not isinstance(self.colluders, (int, np.integer)) or self.colluders < 0:
+            raise InputError(f"colluders: got {self.colluders!r}; an integer >= 0 is needed")
+        if self.missing not in ("wait", "use"):
+            raise InputError(f"missing: got {self.missing!r}; 'wait' or 'use' is needed")
+        if self.graph is not None and self.graph.unrestricted:
+            raise InputError("graph: got 'unrestricted'; who shares noise with whom must be known")
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (coalition(self.colluders),)
+
+    def pairs(self, n_parties: int) -> PairNoise:
+        return solve(self.partners(n_parties), self.colluders, self.spread)
+
+    def partners(self, n_parties: int) -> Topology:
+        return Topology(n_parties, AllPairs(n_parties)) if self.graph is None else self.graph
+
+    def check(self, n_parties: int) -> None:
+        if n_parties < 3:
+            raise InputError(f"parties: got {n_parties}; noise that cancels between pairs needs at least 3")
+        if self.graph is not None and self.graph.n_parties != n_parties:
+            raise InputError(f"graph: got {self.graph.n_parties} parties; the data have {n_parties}")
+        self.pairs(n_parties)
+
+    def noise(self, n_parties: int) -> SumNoises:
+        return SumNoises(n_parties, self.pairs(n_parties).own)
+
+    def left_over(self, n_parties: int, n_missing: int) -> float:
+        """The most variance that so many missing messages leave in the sum, in units of what hides a single party."""
+        noise, degrees = self.pairs(n_parties), np.sort(self.partners(n_parties).degrees)[::-1]
+        pairs = int(np.minimum(degrees[:n_missing], n_parties - n_missing).sum())
+        return pairs * noise.pair**2
+
+    def message(self, contribution: Contribution, grant: Any, noise: UnitNoise) -> Release:
+        """What one party sends, stacked as one contribution: its own unit noise and its pairs' whole steps."""
+        return grant.masked(contribution, *noise.value)
+
+    def all_together(self, ratios: np.ndarray) -> float:
+        """Messages are seen one by one, and no pair's noise hides what moves them all alike."""
+        return math.sqrt(float((ratios**2).sum())) / self.pairs(len(ratios)).own
+
+
+SumChannel = Curator | SecureSum | PairwiseSum
+
+
+def sum_channel(trust: str, colluders: int | None) -> SumChannel | None:
+    """What carries a sum between parties who trust that far; None where nothing is added up."""
+    if colluders is not None:
+        return PairwiseSum(colluders=colluders)
+    return {"none": None, "curator": Curator(), "secure-sum": SecureSum()}[trust]

@@ -26,6 +26,7 @@ from coterie.privacy.release import (
     needs_public,
     private_call,
     seal,
+    seal_masked,
     seal_total,
 )
 from coterie.privacy.sampling import STEPS
@@ -94,9 +95,24 @@ def untouched(records: Records) -> Records:
     return Records(*[as_issued(column, name) for name, column in zip(Records._fields, records, strict=True)])  # type: ignore[arg-type]
 
 
-def steps_in_all(shares: int) -> float:
-    """Steps in one standard deviation of Gaussian noise that is the sum of so many draws."""
-    return STEPS * math.sqrt(shares)
+class SumNoises(NamedTuple):
+    """What the noise of a sum is made of, in units of the deviation that hides what a single party puts in."""
+
+    rows: int  # independent draws
+    size: float  # of each
+
+    @property
+    def total(self) -> float:
+        """Their deviation together, which the sum carries."""
+        return self.size * math.sqrt(self.rows)
+
+    @property
+    def steps(self) -> float:
+        """Steps of the grid in one unit: a draw has STEPS in its own deviation."""
+        return STEPS / self.size
+
+
+ONE_NOISE = SumNoises(1, 1.0)
 
 
 def steps_of(unit: jax.Array, per_unit: Any = STEPS) -> jax.Array:
@@ -163,6 +179,10 @@ class SumGrant(Grant):
     def noised_total(self, subtotal: Subtotal, units: jax.Array) -> Release:
         """For channels only: the sum with as many noises as there are rows of units."""
         return seal_total(subtotal, steps_of(units).sum(axis=0), self._issued_grid())
+
+    def masked(self, contribution: Contribution, units: jax.Array, pairs: jax.Array) -> Release:
+        """For channels only: one party's message in whole steps, with its own noise and what it shares with others."""
+        return seal_masked(self.subtotal(contribution), steps_of(units), as_issued(pairs, "noise"))
 
 
 class SumScales(NamedTuple):

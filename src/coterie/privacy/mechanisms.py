@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Literal
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
-from coterie.privacy.grants import GradientSumGrant, Grant, issue, steps_in_all
+from coterie.privacy.grants import ONE_NOISE, GradientSumGrant, Grant, SumNoises, issue
 from coterie.privacy.noise import Law
 from coterie.privacy.observers import Observer
-from coterie.privacy.sampling import STEPS
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
@@ -38,7 +37,7 @@ class PartyFacts:
     adjacency: Adjacency
     unit: Unit
     secret_rate: float = 1.0  # chance of taking part in a round where nobody can see who does
-    noise_shares: int = 1  # independent draws that make up the noise of one release
+    noise: SumNoises = ONE_NOISE  # of a sum, where the release is one
 
     @classmethod
     def of(
@@ -50,7 +49,7 @@ class PartyFacts:
         adjacency: Adjacency,
         unit: Unit,
         secret_rate: float = 1.0,
-        noise_shares: int = 1,
+        noise: SumNoises = ONE_NOISE,
     ) -> "PartyFacts":
         def weight(size: int) -> float:
             return problem.largest_record_weight(size, facts)
@@ -67,7 +66,7 @@ class PartyFacts:
             adjacency=adjacency,
             unit=unit,
             secret_rate=secret_rate,
-            noise_shares=noise_shares,
+            noise=noise,
         )
 
     def share(self, problem: Problem) -> Problem:
@@ -161,18 +160,18 @@ class Mechanism:
 
 def output_event(change: float, noise_std: float, facts: PartyFacts) -> Gaussian:
     """`grid_event` for a value of as many numbers as a party has coefficients."""
-    return grid_event(change, noise_std, facts.n_coefficients, facts.noise_shares)
+    return grid_event(change, noise_std, facts.n_coefficients, facts.noise)
 
 
-def grid_event(change: float, noise_std: float, d: int, shares: int = 1) -> Gaussian:
+def grid_event(change: float, noise_std: float, d: int, noise: SumNoises = ONE_NOISE) -> Gaussian:
     """The event of Gaussian noise on a finished value of d numbers that can move by `change` if computed exactly.
 
     The value is put on the noise's grid g first, which moves each of d numbers by at most g/2; whole steps k plus a
     rounded Gaussian round(S Z) are round(k + S Z), a function of a Gaussian release whose sensitivity is change +
-    g sqrt(d). So is the sum of rounded Gaussians, one from each of `shares` (docs/guarantees.md). ROUNDED covers the
-    rounding of single operations.
+    g sqrt(d). So is the sum of several rounded Gaussians (docs/guarantees.md). ROUNDED covers the rounding of single
+    operations.
     """
-    spread = math.sqrt(d) / (STEPS * math.sqrt(shares))
+    spread = math.sqrt(d) / noise.steps
     return Gaussian(ratio=(change / noise_std + spread) * (1 + ROUNDED))
 
 
@@ -228,6 +227,6 @@ class GaussianGradient(Mechanism):
             sampled(output_event(change, noise_std, facts), facts),
             priced_for=facts.share(problem),
             noise_std=noise_std,
-            steps=steps_in_all(facts.noise_shares),
+            steps=facts.noise.steps,
             clip=math.inf if self.clip is None else self.clip,
         )

@@ -68,16 +68,18 @@ class Coins:
         return (self._words(size).view(np.uint64) >> np.uint64(11)) * 2.0**-53
 
     def flips(self, rate: float, size: int) -> np.ndarray:
-        """True with chance `rate` each. Sixteen bits decide all but those that tie with the rate's own."""
+        """True with chance `rate` each. Eight bits decide all but those that tie with the rate's own."""
         if rate >= 1:
             return np.ones(size, dtype=bool)
-        sixteen = self._words(-(-size // 4)).view(np.uint16)[:size]
-        rest, whole = math.modf(rate * 2**16)
-        whole = np.uint16(whole)  # else the words would be compared as doubles
-        heads = sixteen < whole
-        ties = np.flatnonzero(sixteen == whole)
+        eight = self._words(-(-size // 8)).view(np.uint8)
+        rest, whole = math.modf(rate * 2**8)
+        whole = np.uint8(whole)  # else the words would be compared as doubles
+        heads = eight < whole
+        # eight coins at a time: most of them have no tie
+        tied = np.flatnonzero((eight == whole).view(np.uint64))
+        ties = (tied[:, None] * 8 + np.arange(8))[eight.reshape(-1, 8)[tied] == whole]
         heads[ties] = self(len(ties)) < rest
-        return heads
+        return heads[:size]
 
 
 class _Source:
@@ -93,6 +95,11 @@ class _Source:
         table = np.asarray(keys, np.int64)
         words = self._words(table, purpose, words_per_draw(law, d), rows)
         return shaped(law, words, self._more(table, purpose))
+
+    def whole_steps(self, d: int, keys: Keys, steps: float) -> np.ndarray:
+        """Rounded Gaussians of so many steps a standard deviation, a row for each key, in whole steps."""
+        table = np.asarray(keys, np.int64)
+        return sampling.rounded_gaussian(self._words(table, "release", d, 1), self._more(table, "release"), steps)
 
     def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
         raise NotImplementedError

@@ -20,6 +20,12 @@ PEER = Observer(
 )
 
 
+def coalition(colluders: int) -> Observer:
+    """Everybody, and so many parties who put together what they know."""
+    known = f", and the noise and secrets of any {colluders} parties but the protected one" if colluders else ""
+    return Observer("coalition", f"every message of every party in every round{known}, and all public facts")
+
+
 def check_observer(name: str, provided: tuple[Observer, ...], channel: str) -> Observer:
     """Refuse an observer the channel does not provide: a weaker one would understate, a stronger one has no bound."""
     for observer in provided:

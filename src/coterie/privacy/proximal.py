@@ -13,7 +13,7 @@ import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.privacy.events import Event, Gaussian, TokenWalk
-from coterie.privacy.grants import Grant, issue, steps_in_all
+from coterie.privacy.grants import Grant, issue
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
 from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.proximal_bounds import ProximalBounds
@@ -71,7 +71,7 @@ class ProximalMechanism(Mechanism):
             relaxation=self.relaxation,
             radius=radius,
             noise_std=noise_std,
-            steps=steps_in_all(prox.facts.noise_shares),
+            steps=prox.facts.noise.steps,
             tolerance=tolerance,
             strict=strict,
         )
@@ -188,7 +188,8 @@ class _SumMechanism(ProximalMechanism):
 
     def _tolerance(self, t: int, prox: ProximalBounds) -> float:
         """Allows for rounding at centres as noisy as the mean of the states can become."""
-        return prox.tolerance(self.noise_multiplier.at(t, 0) * 2 * prox.reach / prox.facts.n_parties)
+        facts = prox.facts
+        return prox.tolerance(self.noise_multiplier.at(t, 0) * facts.noise.total * 2 * prox.reach / facts.n_parties)
 
 
 @serialisable

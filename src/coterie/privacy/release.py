@@ -132,6 +132,12 @@ def seal_total(subtotal: "Subtotal", noise_steps: jax.Array, grid: jax.Array) ->
     return Release(_release_p.bind(steps * grid), _SEAL)
 
 
+def seal_masked(subtotal: "Subtotal", noise_steps: jax.Array, pair_steps: jax.Array) -> Release:
+    """As `seal_total`, in whole steps and modulo 2^64, so that what pairs share cancels in the sum of messages."""
+    high, low = (part.astype(jnp.int64) for part in subtotal.value)
+    return Release(_release_p.bind(high * int(_LOW) + low + noise_steps.astype(jnp.int64) + pair_steps), _SEAL)
+
+
 def add_up(values: jax.Array, grid: jax.Array) -> "Subtotal":
     """For grants only: the sum over the leading axis of values, each put on the grid first.
 

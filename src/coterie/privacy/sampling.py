@@ -32,6 +32,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie import native
+from coterie.native import as241
+
 # the grid of Gaussian noise, in steps per standard deviation: so fine that a price of sqrt(d)/STEPS is not noticed, so
 # coarse that one draw in a million touches an edge
 STEPS = 2.0**26
@@ -57,27 +60,6 @@ _AT_ONCE = 2**15  # numbers worked on at a time: they stay in a core's cache
 # (row, column, how often it was asked before) -> the next _MORE_BITS bits of the number that began there
 More = Callable[[int, int, int], int]
 
-_CENTRE = (
-    (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
-     1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080e0),
-    (5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4,
-     5.3941960214247511077e3, 6.8718700749205790830e2, 4.2313330701600911252e1, 1.0),
-)  # fmt: skip
-_MIDDLE = (
-    (7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258e0,
-     3.64784832476320460504e0, 5.76949722146069140550e0, 4.63033784615654529590e0, 1.42343711074968357734e0),
-    (1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
-     6.89767334985100004550e-1, 1.67638483018380384940e0, 2.05319162663775882187e0, 1.0),
-)  # fmt: skip
-_OUTER = (
-    (2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2,
-     2.96560571828504891230e-1, 1.78482653991729133580e0, 5.46378491116411436990e0, 6.65790464350110377720e0),
-    (2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4,
-     1.48753612908506148525e-2, 1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
-)  # fmt: skip
-CENTRE_LIMIT, MIDDLE_LIMIT = 0.425, 5.0
-CENTRE_SHIFT, MIDDLE_SHIFT = 0.180625, 1.6
-
 
 def largest_gamma(d: int) -> float:
     """x with P[Gamma(d, 1) > x] <= GAMMA_TAIL = exp(-t): d + sqrt(2 d t) + t (Laurent & Massart, 2000)."""
@@ -99,18 +81,18 @@ def _quantile(words: np.ndarray, out: np.ndarray) -> None:
     q += 0.5
     q *= 2.0**-64
     r = q * q
-    np.subtract(CENTRE_SHIFT, r, out=r)
+    np.subtract(as241.CENTRE_SHIFT, r, out=r)
     tails = np.flatnonzero(r < 0)
     r[tails] = 0.0
-    _ratio(_CENTRE, r, out)
+    _ratio(as241.CENTRE, r, out)
     out *= q
     if len(tails):
         r = np.sqrt(-np.log(_distance(words[tails]) * 2.0**-64))
         size = np.empty_like(r)
-        _ratio(_MIDDLE, r - MIDDLE_SHIFT, size)
-        outer = np.flatnonzero(r > MIDDLE_LIMIT)
+        _ratio(as241.MIDDLE, r - as241.MIDDLE_SHIFT, size)
+        outer = np.flatnonzero(r > as241.MIDDLE_LIMIT)
         beyond = np.empty(len(outer))
-        _ratio(_OUTER, r[outer] - MIDDLE_LIMIT, beyond)
+        _ratio(as241.OUTER, r[outer] - as241.MIDDLE_LIMIT, beyond)
         size[outer] = beyond
         out[tails] = np.copysign(size, q[tails])
 
@@ -151,9 +133,28 @@ def rounded_gaussian(words: np.ndarray, more: More, steps: float = STEPS) -> np.
     """round(steps Z), exactly."""
     out = np.empty(words.shape)
     flat, result = words.reshape(-1), out.reshape(-1)
+    # the nearest edge of a bin is 1/2 - |x - round x| away
+    edge = 0.5 - steps * _NEAR_ZERO - 2 * QUANTILE_ERROR
+    doubtful = (_round_natively if native.loaded() else _round)(flat, steps, edge, result)
+    columns = words.shape[1]
+    for place in doubtful:
+        result[place] = _rounded_exactly(_Number(words, *divmod(place, columns), more), steps)
+    return out
+
+
+def _round_natively(words: np.ndarray, steps: float, edge: float, out: np.ndarray) -> list[int]:
+    from coterie.native import draws
+
+    doubtful = np.empty(words.size + 1, np.int64)
+    n_doubtful = draws.round_gaussians(words, steps, QUANTILE_ERROR, edge, _FAR * steps, out, doubtful)
+    return doubtful[:n_doubtful].tolist()
+
+
+def _round(words: np.ndarray, steps: float, edge: float, out: np.ndarray) -> list[int]:
+    """Rounds steps Z as computed; the places where an edge or the tail is too near to be sure."""
     doubtful = list[int]()
-    for start in range(0, flat.size, _AT_ONCE):
-        some, found = flat[start : start + _AT_ONCE], result[start : start + _AT_ONCE]
+    for start in range(0, words.size, _AT_ONCE):
+        some, found = words[start : start + _AT_ONCE], out[start : start + _AT_ONCE]
         _quantile(some, found)
         found *= steps
         x = found.copy()
@@ -161,16 +162,12 @@ def rounded_gaussian(words: np.ndarray, more: More, steps: float = STEPS) -> np.
         x -= found
         np.abs(x, out=x)
         size = np.abs(found)
-        # the nearest edge is 1/2 - x away; sizes far out are made to exceed that
+        # sizes far out are made to exceed the edge
         np.copyto(x, 1.0, where=size > _FAR * steps)
         size *= QUANTILE_ERROR
         x += size
-        near = np.flatnonzero(x >= 0.5 - steps * _NEAR_ZERO - 2 * QUANTILE_ERROR)
-        doubtful += (near + start).tolist()
-    columns = words.shape[1]
-    for place in doubtful:
-        result[place] = _rounded_exactly(_Number(words, *divmod(place, columns), more), steps)
-    return out
+        doubtful += (np.flatnonzero(x >= edge) + start).tolist()
+    return doubtful
 
 
 def discrete_gaussian(words: np.ndarray, more: More, steps: float = STEPS) -> np.ndarray:

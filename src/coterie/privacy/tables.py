@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.privacy.grants import SumGrant, issue, steps_in_all, steps_of
+from coterie.privacy.grants import ONE_NOISE, SumGrant, SumNoises, issue, steps_of
 from coterie.privacy.mechanisms import grid_event
 from coterie.privacy.release import Contribution, Release, UnitNoise, contribute, seal
 
@@ -19,11 +19,11 @@ class TableGrant(SumGrant):
     Scales = TableScales
 
     @classmethod
-    def of(cls, sensitivity: float, multiplier: float, size: int, shares: int = 1) -> "TableGrant":
+    def of(cls, sensitivity: float, multiplier: float, size: int, noise: SumNoises = ONE_NOISE) -> "TableGrant":
         """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours."""
         noise_std = multiplier * sensitivity
-        event = grid_event(sensitivity, noise_std, size, shares)
-        return issue(cls, event, priced_for=None, noise_std=noise_std, steps=steps_in_all(shares))
+        event = grid_event(sensitivity, noise_std, size, noise)
+        return issue(cls, event, priced_for=None, noise_std=noise_std, steps=noise.steps)
 
     def counted(self, tables: np.ndarray) -> Contribution:
         """Tables of several parties, (party, cell), for a sum."""

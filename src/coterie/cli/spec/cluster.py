@@ -14,7 +14,7 @@ from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
 from coterie.privacy.noise import Seeded
-from coterie.spending import Spending
+from coterie.spending import BudgetError, LedgerError, Spending
 from coterie.transcript import Transcript
 
 
@@ -45,10 +45,26 @@ def charge_once(prepared: Prepared, ledger: Spending | None) -> Past:
         return charge(prepared, ledger)
     saved = Checkpoint(engine.checkpoint, rank=0)
     common = mpi.whole_identity(plan, comm.size, _noise(prepared), _identity(prepared))
-    if not saved.exists:
-        saved.begin(common, charge(prepared, ledger))
+    # first: a charge whose run cannot be found again would be made twice
+    saved.begin(common, past=None)
     saved.check(common)  # another run's checkpoint is refused here
-    return saved.past
+    if saved.past is None:
+        paid = _paid_before(ledger, saved.name)
+        try:
+            saved.settle(charge(prepared, ledger, run=saved.name) if paid is None else paid)
+        except (BudgetError, LedgerError, InputError):  # nothing was charged
+            saved.remove()
+            raise
+    past = saved.past
+    assert past is not None
+    return tuple(past)
+
+
+def _paid_before(ledger: Spending | None, run: str) -> Past | None:
+    """What the ledger said before the charge of this run, if a process that was killed then has made it."""
+    charges = () if ledger is None else ledger.charges
+    places = [place for place, (what, _, _) in enumerate(charges) if run in what]
+    return charges[: places[0]] if places else None
 
 
 def execute_on_cluster(

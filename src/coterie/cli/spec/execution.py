@@ -184,14 +184,16 @@ def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
     return Spending(path=prepared.spec.ledger, limit=prepared.spec.ledger_limit)
 
 
-def charge(prepared: Prepared, ledger: Spending | None) -> Past:
-    """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
+def charge(prepared: Prepared, ledger: Spending | None, *, run: str | None = None) -> Past:
+    """What the ledger knew of these data before; charged first, so that no failure can hide a spend. `run` names the
+    run that is paid for, where it can be started again."""
     spec, plan = prepared.spec, prepared.plan
     if ledger is None:
         return ()
     epsilon, reason = price(plan, spec.privacy.delta, reproducible=spec.engine.seed is not None)
     terms = spec.privacy.terms(plan.facts.parties, plan.facts.sizes)
-    what = f"run of plan {plan.digest[:12]}" + (f" ({reason})" if reason else "")
+    named = "run" if run is None else f"run {run}"
+    what = f"{named} of plan {plan.digest[:12]}" + (f" ({reason})" if reason else "")
     past = ledger.charge(what, epsilon, spec.privacy.delta, terms=terms)
     assert ledger.path is not None
     prepared.log.add(f"charged to the ledger {ledger.path.name}")

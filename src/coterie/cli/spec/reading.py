@@ -277,6 +277,7 @@ def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None, t
         "records_per_person": Key(keys.whole(1), 1),
         "people_span_parties": Key(keys.boolean, False),
         "trust": Key(keys.name_in(TRUST), "none"),
+        "colluders": Key(keys.whole(0)),
         "observer": Key(keys.text),
         "tuning": Key(keys.text),
         "ledger": Key(lambda where, value: folder / keys.path(where, value)),
