@@ -111,12 +111,6 @@ class PrivateKeys:
         except (InvalidTag, ValueError):
             raise SignatureError("sealed: it was not sealed to this key, or it was changed on its way") from None
 
-    def pair_secret(self, other: Identity, context: bytes) -> bytes:
-        """32 bytes that only this owner and `other` can compute, another one for every context."""
-        shared = self.sealing.exchange(X25519PublicKey.from_public_bytes(other.sealing))
-        ends = b"".join(sorted([self.identity.sealing, other.sealing]))
-        return HKDF(hashes.SHA256(), 32, salt=ends, info=b"coterie pair 1" + context).derive(shared)
-
     def save(self, path: Path) -> None:
         """A new file that its owner alone can read."""
         raw = self.signing.private_bytes_raw() + self.sealing.private_bytes_raw()

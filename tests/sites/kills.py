@@ -28,7 +28,7 @@ SITE_POINTS = (
     "before send", "after send",
 )  # fmt: skip
 COORDINATOR_POINTS = ("opened", "answers in", "written", "before signing", "signed", "handed out")
-KINDS = ("states", "gradient", "walk")
+KINDS = ("states", "pairs", "walk")
 DEADLINE_S = 300.0
 
 
@@ -64,7 +64,7 @@ def serve_site(folder, point, t):
 
         def if_reply(connection, packet):
             message = unpack(packet)
-            if message.kind in ("release", "contribution") and message["round"] >= t:
+            if message.kind in ("release", "masked", "contribution") and message["round"] >= t:
                 die()
 
         ways = {
@@ -206,7 +206,7 @@ class Servers:
         sent = {}
         for party, packet in msgpack.Unpacker(open(place / "received", "rb"), raw=False):  # noqa: SIM115
             message = unpack(packet)
-            if message.kind in ("release", "contribution"):
+            if message.kind in ("release", "masked", "contribution"):
                 sent.setdefault((party, message["round"]), set()).add(packet)
         if any(len(packets) > 1 for packets in sent.values()):
             return "a round was answered with two different packets"

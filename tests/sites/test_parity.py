@@ -8,7 +8,6 @@ from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
 from coterie.site.coordinator import Coordinator
 
-
 SLOW = ("graph", "states", "walk")  # they compile a minimiser
 
 

@@ -24,6 +24,7 @@ from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
+from coterie.privacy.pairs import PairStreams
 from coterie.privacy.release import contribute, unit_noise
 from coterie.transcript import who_released
 
@@ -145,8 +146,11 @@ class OneParty:
     `hear` what was released in one round after the other; `work` in a round when everything before it was heard.
     """
 
-    def __init__(self, plan: Plan, party: int, shard: Any, source: NoiseSource) -> None:
-        self.plan, self.party, self.source = plan, party, source
+    def __init__(
+        self, plan: Plan, party: int, shard: Any, source: NoiseSource, pairs: PairStreams | None = None
+    ) -> None:
+        """pairs: what it shares with its partners, where messages are masked."""
+        self.plan, self.party, self.source, self.pairs = plan, party, source, pairs
         self.d = plan.problem.n_coefficients(plan.facts)
         self.steps = OwnSteps(plan, np.array([party]), [shard], paths=Paths())
         self.public, private = plan.algorithm.init(plan.topology, self.d)
@@ -166,20 +170,28 @@ class OneParty:
         self.rounds_heard = t + 1
 
     def work(self, *, with_data: bool = True) -> tuple[Any, np.ndarray]:
-        """The private state after the next round, and the value that is released or contributed in it, (d,).
+        """The private state after the next round, and the value that is sent in it, (d,): a release, a contribution to
+        a curator's sum, or a masked message in whole steps.
 
         Nothing here changes until `private` is set to that state: whoever commits a round does.
         """
-        t = self.rounds_heard
-        aggregates = self.plan.algorithm.channel.aggregates
-        noise = None if aggregates else unit_noise(*self.steps.noise(self.source, t, [self.party]))
+        t, aggregates = self.rounds_heard, self.plan.algorithm.channel.aggregates
+        units = self.steps.noise(self.source, t, [self.party]) if not aggregates or self.pairs is not None else None
+        noise = None if aggregates or units is None else unit_noise(*units)
         private = jax.tree.map(lambda a: a[None], self.private)
         weight = None if with_data else np.zeros((1, 1))
-        after, out = self.steps(
-            self.steps.scales(t), private, self._inbox(float(t), self.public, self.party), noise, weight
-        )
-        value = out.value if aggregates else out
-        return jax.tree.map(lambda a: a[0], after), np.asarray(value)[0, 0]
+        scales = self.steps.scales(t)
+        after, out = self.steps(scales, private, self._inbox(float(t), self.public, self.party), noise, weight)
+        after = jax.tree.map(lambda a: a[0], after)
+        if not aggregates:
+            return after, np.asarray(out)[0, 0]
+        own = jax.tree.map(lambda a: a[0], out)
+        if units is None or self.pairs is None:
+            return after, np.asarray(own.value)[0]
+        channel: Any = self.plan.algorithm.channel
+        grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
+        masks = unit_noise(jnp.asarray(units[0][0, 0]), jnp.asarray(self.pairs.steps(t, self.d)))
+        return after, np.asarray(channel.message(own, grant, masks).value)
 
 
 def noised_sum(plan: Plan, t: int, contributions: np.ndarray, source: NoiseSource) -> np.ndarray:
@@ -191,3 +203,11 @@ def noised_sum(plan: Plan, t: int, contributions: np.ndarray, source: NoiseSourc
     drawn = (plan.draw(source, keys, purpose) for purpose in ("release", "output"))
     noise = unit_noise(*(np.zeros((len(keys), 1)) if units is None else units for units in drawn))
     return np.asarray(channel.aggregate(contribute(jnp.asarray(contributions)), grant, noise).value)
+
+
+def sum_of_messages(plan: Plan, t: int, messages: np.ndarray) -> np.ndarray:
+    """What is left of masked messages, (party, d), when they are added up modulo 2^64: the noised sum, (d,)."""
+    grants, index = plan.issued
+    with np.errstate(over="ignore"):
+        steps = messages.sum(axis=0, dtype=np.int64)
+    return steps.astype(float) * float(grants[index[t % len(index)][0]].grid)

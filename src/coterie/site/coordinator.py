@@ -27,12 +27,12 @@ from coterie.site.messages import (
     MessageError,
     decoded,
     encoded,
-    numbers,
     pack,
     unpack,
     unpacked_array,
 )
 from coterie.site.proposal import Proposal
+from coterie.site.rounds import RoundForm
 from coterie.site.serve import UnreachableError
 from coterie.site.site import seal_context
 from coterie.site.store import locked, write_whole
@@ -73,7 +73,7 @@ class Coordinator:
         self.proposal, self.plan, self.keys, self.exchange = proposal, proposal.plan, keys, exchange
         self.folder, self.watch = folder, watch
         self.d = self.plan.problem.n_coefficients(self.plan.facts)
-        self.aggregates = self.plan.algorithm.channel.aggregates
+        self.form = RoundForm(proposal)
         self.packets: list[list[bytes]] = []  # of every round, as sites are told
         self.releases: list[np.ndarray] = []
         self.chain = ReleaseChain(proposal.digest)
@@ -121,35 +121,34 @@ class Coordinator:
         self.known[message.sender] = message["known"]
 
     def _round(self, t: int) -> None:
-        works = self.plan.participation
-        parties = range(len(self.known)) if works is None else np.flatnonzero(works[t]).tolist()
-        workers = [self.proposal.names[party] for party in parties]
-        kind = "contribution" if self.aggregates else "release"
+        workers, form = self.form.workers(t), self.form
         answers = self._ask_all(
-            "round", workers, lambda party: self._told("round", party, t), lambda m: self._value(t, m), kind=kind
+            "round", workers, lambda party: self._told("round", party, t), lambda m: self._sent(t, m), kind=form.sent
         )
         self.known.update(dict.fromkeys(workers, t))
-        values = np.stack([answers[name][0] for name in workers])
-        packets = [answers[name][1] for name in workers]
-        if self.aggregates:
-            total = noised_sum(self.plan, t, values, self.source)
-            packets, values = [self._packed("sum", round=t, value=total)], total[None]
+        values, packets = zip(*(answers[name] for name in workers), strict=True)
+        if form.curated:
+            total = noised_sum(self.plan, t, np.stack(values), self.source)
+            values, packets = [total], [self._packed("sum", round=t, value=total)]
+        try:
+            released = form.released(t, list(values))
+        except MessageError as error:
+            raise PartyError(f"round {t} cannot be used ({error}); the run ends, as was agreed") from None
         # what leaves here is on disk first: a sum that was noised is never noised anew
-        write_whole(self._file(t), encoded(packets))
-        self._keep(packets, values)
+        write_whole(self._file(t), encoded(list(packets)))
+        self._keep(list(packets), released)
 
-    def _keep(self, packets: list[bytes], values: np.ndarray) -> None:
-        released = np.zeros((self.plan.release_width, self.d))
-        released[: len(values)] = values
+    def _keep(self, packets: list[bytes], released: np.ndarray) -> None:
         self.packets.append(packets)
         self.releases.append(released)
         self.chain.add(released)
 
-    def _value(self, t: int, message: Message) -> tuple[np.ndarray, bytes]:
+    def _sent(self, t: int, message: Message) -> tuple[np.ndarray, bytes]:
+        """What a party has sent in round t, checked, and the packet itself."""
+        if not self.form.curated:
+            return self.form.value(t, message), message.packet
         if message["round"] != t:
             raise MessageError(f"an answer to round {message['round']} instead of {t}")
-        if not self.aggregates:
-            return numbers(message["value"], (self.d,), largest_norm=self.proposal.largest_norm), message.packet
         content = self.keys.open_sealed(message["sealed"], seal_context(self.proposal.digest, t, message.sender))
         return unpacked_array(content, (self.d,)), message.packet
 
@@ -164,19 +163,20 @@ class Coordinator:
             try:
                 packets = decoded(path.read_bytes())
                 values = [self._stored(t, packet) for packet in packets]
+                released = self.form.released(t, values)
             except (ValueError, TypeError, KeyError, OSError, MessageError) as error:
                 raise InputError(
                     f"run: {str(path)!r} cannot be read ({error}); remove it to ask for that round again"
                 ) from None
-            self._keep(packets, np.stack(values))
+            self._keep(packets, released)
 
     def _stored(self, t: int, packet: bytes) -> np.ndarray:
         message = unpack(packet)
         identity = self.proposal.identity_of(message.sender)
-        if identity is None or message.run != self.proposal.digest or message["round"] != t:
+        if identity is None:
             raise MessageError("a packet of another run")
         message.check_signature(identity)
-        return numbers(message["value"], (self.d,))
+        return self.form.value(t, message)
 
     def _file(self, t: int) -> Path:
         return self.folder / f"round-{t:06d}"

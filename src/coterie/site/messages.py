@@ -37,6 +37,7 @@ REPLIES = {
     "ready": ("rounds", "known"),
     "behind": ("known",),
     "release": ("round", "value"),
+    "masked": ("round", "steps"),
     "contribution": ("round", "sealed"),
     "signature": ("statement", "signature"),
     "kept": (),
@@ -111,16 +112,19 @@ def unpack(packet: bytes) -> Message:
 
 
 def array(value: np.ndarray) -> dict[str, Any]:
-    """A field that holds numbers."""
-    value = np.ascontiguousarray(value, dtype="<f8")
-    return {"shape": list(value.shape), "dtype": "<f8", "data": value.tobytes()}
+    """A field that holds numbers: doubles, or whole steps."""
+    dtype = "<i8" if value.dtype.kind == "i" else "<f8"
+    value = np.ascontiguousarray(value, dtype=dtype)
+    return {"shape": list(value.shape), "dtype": dtype, "data": value.tobytes()}
 
 
 def numbers(field: dict[str, Any], shape: Sequence[int], *, largest_norm: float = math.inf) -> np.ndarray:
     """The array in a field, if it has this shape, is finite and its 2-norm is at most `largest_norm`."""
     if field["shape"] != list(shape):
         raise MessageError(f"an array of shape {tuple(field['shape'])}; {tuple(shape)} is what the plan says")
-    value = np.frombuffer(field["data"], dtype="<f8").reshape(shape)
+    value = np.frombuffer(field["data"], dtype=field["dtype"]).reshape(shape)
+    if field["dtype"] == "<i8":  # modulo 2^64: every one is as good as any other
+        return value
     if not np.isfinite(value).all():
         raise MessageError("an array with a number that is not finite")
     if value.size and not np.abs(value).max() <= largest_norm:  # before squares, which could overflow
@@ -137,7 +141,7 @@ def packed_array(value: np.ndarray) -> bytes:
 
 def unpacked_array(content: bytes, shape: Sequence[int]) -> np.ndarray:
     field = decoded(content)
-    if not _is_array(field):
+    if not _is_array("<f8", field):
         raise MessageError("something sealed that is no array")
     return numbers(field, shape)
 
@@ -177,8 +181,8 @@ def _is_bytes(most: int, value: Any) -> bool:
     return isinstance(value, bytes) and 0 < len(value) <= most
 
 
-def _is_array(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {"shape", "dtype", "data"} or value["dtype"] != "<f8":
+def _is_array(dtype: str, value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"shape", "dtype", "data"} or value["dtype"] != dtype:
         return False
     shape, data = value["shape"], value["data"]
     if not isinstance(shape, list) or len(shape) > 4 or not isinstance(data, bytes):
@@ -207,7 +211,8 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "first": _is_round,
     "known": _is_round,  # how many rounds a site has heard
     "heard": _is_heard,
-    "value": _is_array,
+    "value": functools.partial(_is_array, "<f8"),
+    "steps": functools.partial(_is_array, "<i8"),
     "sealed": functools.partial(_is_bytes, LARGEST_PACKET),
     "statement": functools.partial(_is_bytes, 10**5),
     "signature": functools.partial(_is_bytes, 200),

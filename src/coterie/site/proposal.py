@@ -20,7 +20,7 @@ from coterie.errors import InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity
 from coterie.limits import check_text
-from coterie.network.channels import Broadcast, Curator, Token
+from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 from coterie.site.messages import COORDINATOR
@@ -191,11 +191,18 @@ class Proposal:
 def check_plan(plan: Plan) -> None:
     """Refuse, before anybody is asked, what cannot be carried out between sites."""
     algorithm = plan.algorithm
-    if type(algorithm.channel) not in (Broadcast, Token, Curator):
+    if type(algorithm.channel) not in (Broadcast, Token, PairwiseSum, Curator):
         raise InputError(
             f"channel: got {algorithm.channel.name!r}; between sites nothing stands behind that word, which a process "
-            "simulates: use trust = 'none', or 'curator' where every site's policy trusts the coordinator"
+            "simulates: use trust = 'pairs' or 'none', or 'curator' where every site's policy trusts the coordinator"
         )
+    if isinstance(algorithm.channel, PairwiseSum):
+        if algorithm.channel.missing != "wait":
+            raise InputError(f"missing: got {algorithm.channel.missing!r}; between sites a run waits for everybody")
+        if plan.participation is not None:
+            raise InputError(
+                f"selection: got {algorithm.selection}; noise of pairs cancels where everybody works in every round"
+            )
     if algorithm.selection.secret:
         raise InputError(
             f"selection: got {algorithm.selection}; the coordinator would know a secret selection, so no loss that "
@@ -222,6 +229,10 @@ _TO_ALL = "the coordinator, who passes it on to all other parties"
 _TRAVELS = {
     Broadcast: ("noised coefficients of a model, {d} numbers", _TO_ALL),
     Token: ("a noised change of the common model, {d} numbers", _TO_ALL),
+    PairwiseSum: (
+        "a contribution to a sum, {d} numbers, with noise of its own and noise that cancels in the sum",
+        "the coordinator, who passes it on to all other parties",
+    ),
     Curator: (
         "a contribution to a sum, {d} numbers, WITHOUT noise, sealed to the coordinator",
         "the coordinator, who is trusted with it, adds the noise and passes on the noised sum",

@@ -1,7 +1,7 @@
 """A site: it decides what leaves its records. Packets come in, packets go out; whoever carries them needs no trust.
 
     open     the run is approved, its price is reserved in the ledger           -> ready
-    round    what was heard is checked; the site's step; commit, then           -> release, or a sealed contribution
+    round    what was heard is checked; the site's step; commit, then           -> what `site.rounds` says
     finish   everything released is checked, and signed with the ledger entry   -> signature
     result   the run's directory, checked against what was signed               -> kept
 
@@ -27,15 +27,16 @@ from coterie.engines.own_steps import OneParty
 from coterie.errors import CoterieError, InputError, LocalSolveError
 from coterie.keys import PrivateKeys
 from coterie.ledger import Ledger, Price, Terms
+from coterie.network.channels import PairwiseSum
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, SystemEntropy
+from coterie.privacy.pairs import PairStreams, pair_secret
 from coterie.rundir import new_directory
 from coterie.site.messages import (
     COORDINATOR,
     REQUESTS,
     Message,
     MessageError,
-    numbers,
     pack,
     packed_array,
     unpack,
@@ -44,6 +45,7 @@ from coterie.site.policy import FILE as POLICY_FILE
 from coterie.site.policy import Policy, template
 from coterie.site.proposal import Proposal
 from coterie.site.records import Misfit, misfits, read_shard
+from coterie.site.rounds import RoundForm
 from coterie.site.store import Store
 from coterie.transcript import ReleaseChain, Transcript
 
@@ -205,8 +207,7 @@ class _Run:
         refusals = site.policy.refusals(proposal, self.party)  # which may have changed since it was approved
         if refusals:
             raise MessageError(f"the policy does not allow this run: {'; '.join(refusals)}")
-        self.d = self.plan.problem.n_coefficients(self.plan.facts)
-        self.channel = self.plan.algorithm.channel
+        self.form = RoundForm(proposal)
         self.works = self.plan.participation  # None: everybody in every round
         self.chain, self.released, self.heard = ReleaseChain(self.digest), [], []
         self.chains = [self.chain.hexdigest]
@@ -337,28 +338,23 @@ class _Run:
 
     def _checked(self, t: int, packets: list[bytes]) -> np.ndarray:
         """What a round's packets say, (width, d); each signed by whom the plan lets speak, in order."""
-        plan, names = self.plan, self.proposal.names
-        if self.channel.aggregates:
-            expected, kind = [COORDINATOR], "sum"
-        else:
-            workers = np.arange(len(names)) if self.works is None else np.flatnonzero(self.works[t])
-            expected, kind = [names[party] for party in workers], "release"
+        expected, own = self.form.tellers(t), self.proposal.names[self.party]
         if len(packets) != len(expected):
             raise MessageError(f"round {t} with {len(packets)} packets; {len(expected)} are what the plan says")
-        released = np.zeros((plan.release_width, self.d))
-        for place, (packet, sender) in enumerate(zip(packets, expected, strict=True)):
+        values: list[np.ndarray] = []
+        for packet, sender in zip(packets, expected, strict=True):
             said = unpack(packet)
-            if (said.kind, said.run, said.sender) != (kind, self.digest, sender) or said["round"] != t:
+            if said.sender != sender:
                 raise MessageError(f"round {t}: a {said.kind!r} from {said.sender!r} where one by {sender!r} belongs")
-            if sender == names[self.party]:
+            if sender == own:
                 if packet != self.site.ledger.reply(self.digest, t):
                     raise MessageError(f"round {t}: a release in this site's name that it has not made")
             else:
                 identity = self.proposal.identity_of(sender)
                 assert identity is not None
                 said.check_signature(identity)
-            released[place] = numbers(said["value"], (self.d,), largest_norm=self.proposal.largest_norm)
-        return released
+            values.append(self.form.value(t, said))
+        return self.form.released(t, values)
 
     def _restore(self, t: int) -> None:
         """After a restart: the private state after round t, where this site had committed that round."""
@@ -389,11 +385,25 @@ class _Run:
             seed = self.proposal.seed
             source: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
             shard = read_shard(self.site.data_file, self.proposal, self.party)
-            self.step = OneParty(self.plan, self.party, shard, source)
+            self.step = OneParty(self.plan, self.party, shard, source, self._pairs())
         return self.step
 
+    def _pairs(self) -> PairStreams | None:
+        """Noise that only this site and a partner can draw: from X25519 between the keys that the proposal pins."""
+        channel = self.plan.algorithm.channel
+        if not isinstance(channel, PairwiseSum):
+            return None
+        n_parties, own = self.plan.facts.n_parties, self.site.keys.sealing.private_bytes_raw()
+        streams = {
+            partner: KeyedEntropy(pair_secret(own, self.proposal.parties[partner].sealing, self.digest))
+            for partner in channel.partners(n_parties).neighbours[self.party]
+        }
+        return PairStreams(self.party, streams, channel.pairs(n_parties))
+
     def _packed(self, t: int, value: np.ndarray) -> bytes:
-        if self.channel.aggregates:
+        if self.form.masked:
+            return self._reply("masked", round=t, steps=value)
+        if self.form.curated:
             context = seal_context(self.digest, t, self.proposal.names[self.party])
             sealed = self.proposal.coordinator.seal(packed_array(value), context)
             return self._reply("contribution", round=t, sealed=sealed)
