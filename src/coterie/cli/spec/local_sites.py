@@ -92,7 +92,7 @@ def sites_of(
         )
         running = SiteProcesses(folder, plan.facts.parties)
         for name, shard, key in zip(plan.facts.parties, federation.shards, keys, strict=True):
-            policy = _open_policy(name, delta, seeded=seed is not None, curator=proposal.curated)
+            policy = open_policy(name, delta, seeded=seed is not None, curator=proposal.curated)
             site = Site.create(running.places[name], name=name, data=Path("records.npz"), keys=key, policy=policy)
             write_encoded(running.places[name] / "records.npz", shard)
             site.store.approve(proposal)
@@ -106,7 +106,7 @@ def sites_of(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open_policy(name: str, delta: float, *, seeded: bool, curator: bool) -> str:
+def open_policy(name: str, delta: float, *, seeded: bool, curator: bool) -> str:
     """Of a site that belongs to whoever runs all of them, and keeps one ledger for all, if any."""
     text = template(name, "records.npz", None, float("inf"), delta)
     for key, value in (("seeded", seeded), ("curator", curator)):
