@@ -362,6 +362,31 @@ def test_a_party_that_sends_what_cannot_be_used_is_named(tmp_path):
             Coordinator(proposal, keys, lying, tmp_path / f"run{number}").run()
 
 
+def test_a_party_that_refuses_ends_the_run_though_others_are_away(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = propose(plan_of("gradient"), sites)
+    sites[-1].store.approve(proposal)
+    exchange = direct(sites)
+
+    def some_are_away(party, packet):
+        if party == NAMES[0]:
+            raise UnreachableError("away")
+        return exchange(party, packet)
+
+    with pytest.raises(PartyError, match=r"(north|south) refused"):
+        Coordinator(proposal, keys, some_are_away, tmp_path / "run").run()
+
+
+def test_a_policy_that_has_changed_holds_from_the_next_opening_on(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("gradient"), sites)
+    opening = pack("open", proposal.digest, "coordinator", keys)
+    assert kind_of(direct(sites)(NAMES[0], opening)) == "ready"
+    (sites[0].store.folder / "site.toml").write_text(policy_of(NAMES[0], more="curator = false"))
+    assert kind_of(direct(sites)(NAMES[0], opening)) == "refused"
+    assert "the policy does not allow this run: curator" in last_reason(sites[0])
+
+
 # --- certificates -----------------------------------------------------------------------------------------------------
 
 

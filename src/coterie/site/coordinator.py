@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -215,13 +215,18 @@ class Coordinator:
 
         tell()
         with ThreadPoolExecutor(len(parties)) as pool:
-            waiting = [pool.submit(ask, party) for party in parties]
+            asking = [pool.submit(ask, party) for party in parties]
             try:
-                for future in waiting:
-                    future.result()
-            except BaseException:
-                self.stop.set()  # nobody goes on waiting for the others
-                raise
+                wait(asking, return_when=FIRST_EXCEPTION)
+            finally:
+                if not all(future.done() and future.exception() is None for future in asking):
+                    self.stop.set()  # nobody goes on waiting for the others
+        failed = [error for future in asking if (error := future.exception()) is not None]
+        for error in failed:
+            if not isinstance(error, Interrupted):  # which those get who were waiting meanwhile
+                raise error
+        if failed:
+            raise failed[0]
         return {party: answered[party] for party in parties}
 
     def _ask(self, party: str, request: Callable[[str], bytes], read: Callable[[Message], Any], kind: str) -> Any:

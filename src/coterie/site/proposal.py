@@ -27,6 +27,7 @@ from coterie.site.messages import COORDINATOR
 
 FORMAT = "coterie-proposal-1"
 LARGEST_NORM = 1e9  # of a released value: no run that gets anywhere comes near it
+LONGEST_TITLE = 200  # characters
 _KEYS = {
     "format", "title", "plan", "plan_digest", "delta", "tuning", "schema", "parties", "coordinator", "wait_s",
     "largest_norm", "seed", "nonce",
@@ -56,6 +57,8 @@ class Proposal:
     def __post_init__(self) -> None:
         check_delta(self.delta)
         check_plain("title", [self.title])
+        if len(self.title) > LONGEST_TITLE:
+            raise InputError(f"title: got {len(self.title)} characters; at most {LONGEST_TITLE} are needed")
         facts = self.plan.facts
         if len(self.parties) != facts.n_parties:
             raise InputError(f"proposal: {len(self.parties)} identities for {facts.n_parties} parties; one each")

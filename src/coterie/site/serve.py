@@ -24,6 +24,7 @@ from coterie.site.store import locked
 
 _LENGTH = struct.Struct(">I")
 MOST_CONNECTIONS = 64
+_LONGEST_ADDRESS = 100  # bytes; the operating system takes 107
 IDLE_S = 600.0  # after which a silent connection is closed
 
 
@@ -65,7 +66,8 @@ def _listening(path: Path, group: str | None) -> Iterator[socket.socket]:
         path.unlink(missing_ok=True)  # of a server that was killed: the folder's lock says that none is alive
         mask = os.umask(0o177)
         try:
-            listener.bind(str(path))
+            with _address(path) as address:
+                listener.bind(address)
         finally:
             os.umask(mask)
         if group is not None:
@@ -78,8 +80,8 @@ def _listening(path: Path, group: str | None) -> Iterator[socket.socket]:
         listener.close()
         reason = error.strerror or str(error)
         raise InputError(
-            f"socket: {str(path)!r} cannot be made ({reason}); a path of at most 107 bytes in a folder that can be "
-            "written is needed (--socket)"
+            f"socket: {str(path)!r} cannot be made ({reason}); a path in a folder that can be written is needed "
+            "(--socket)"
         ) from None
     listener.listen(MOST_CONNECTIONS)
     try:
@@ -87,6 +89,19 @@ def _listening(path: Path, group: str | None) -> Iterator[socket.socket]:
     finally:
         listener.close()
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """A name for a socket's path that is short enough for the operating system."""
+    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _accept(listener: socket.socket, asked: "queue.Queue[Any]", stopping: threading.Event) -> None:
@@ -154,7 +169,8 @@ class Sockets:
             if connection is None:
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 connection.settimeout(self.answer_s)
-                connection.connect(str(self.paths[party]))
+                with _address(self.paths[party]) as address:
+                    connection.connect(address)
             send(connection, packet)
             answer = receive(connection)
         except (OSError, UnreachableError) as error:

@@ -77,9 +77,7 @@ class Site:
         self.policy = Policy.read(folder)
         self.keys = PrivateKeys.load(self.store.key_file)
         self.ledger = Ledger.open(self.store.ledger_file, key=self.keys.signing)
-        if self.policy.epsilon is not None and self.policy.delta is not None:
-            # an entry of the ledger, where it is another limit than before
-            self.ledger.set_limit(self.policy.epsilon, self.policy.delta, days=self.policy.period_days)
+        self.read_policy()
         self._runs: dict[str, _Run] = {}
 
     @classmethod
@@ -107,6 +105,13 @@ class Site:
         site = cls(folder)
         site.store.log("made", identity=str(site.keys.identity))
         return site
+
+    def read_policy(self) -> None:
+        """What `site.toml` says now."""
+        self.policy = policy = Policy.read(self.store.folder)
+        if policy.epsilon is not None and policy.delta is not None:
+            # an entry of the ledger, where it is another limit than before
+            self.ledger.set_limit(policy.epsilon, policy.delta, days=policy.period_days)
 
     def close(self) -> None:
         self.ledger.close()
@@ -153,6 +158,7 @@ class Site:
         booked = self.ledger.reservation(digest)
         if booked is not None and not booked.committed:
             self.ledger.give_back(digest)
+        self.store.forget_states(digest)
         given_back = booked is None or not booked.committed
         self.store.log("withdrawn", run=digest, given_back=given_back)
         return given_back
@@ -204,9 +210,6 @@ class _Run:
         self.site, self.proposal, self.plan = site, proposal, proposal.plan
         self.digest = proposal.digest
         self.party = proposal.party_of(site.keys.identity)
-        refusals = site.policy.refusals(proposal, self.party)  # which may have changed since it was approved
-        if refusals:
-            raise MessageError(f"the policy does not allow this run: {'; '.join(refusals)}")
         self.form = RoundForm(proposal)
         self.works = self.plan.participation  # None: everybody in every round
         self.chain, self.released, self.heard = ReleaseChain(self.digest), [], []
@@ -220,6 +223,10 @@ class _Run:
     def open(self, message: Message) -> bytes:
         """Reserve the whole plan's price, once."""
         site = self.site
+        site.read_policy()
+        refusals = site.policy.refusals(self.proposal, self.party)  # which may have changed since it was approved
+        if refusals:
+            raise MessageError(f"the policy does not allow this run: {'; '.join(refusals)}")
         self._ready_step()
         new, plan, proposal = site.ledger.reservation(self.digest) is None, self.plan, self.proposal
         booked = site.ledger.reserve(
@@ -300,12 +307,17 @@ class _Run:
         return self._reply("kept")
 
     def _check_result(self, folder: Path) -> None:
-        certificate = Certificate.from_json((folder / "certificate.json").read_text(encoding="utf-8"))
+        try:
+            certificate = Certificate.from_json((folder / "certificate.json").read_text(encoding="utf-8"))
+            releases = Transcript.load(folder / "transcript.npz").releases
+        except (OSError, UnicodeDecodeError) as error:
+            raise MessageError(f"a result that cannot be read ({type(error).__name__})") from None
         certificate.verify()
         sites = certificate.document.get("sites", {})
         if (sites.get("proposal"), sites.get("transcript")) != (self.digest, self.chain.hexdigest):
             raise MessageError("a certificate of another run, or of other releases than those of this one")
-        releases = Transcript.load(folder / "transcript.npz").releases
+        if (certificate.delta, certificate.not_private) != (self.proposal.delta, self.proposal.seed is not None):
+            raise MessageError("a certificate with another delta, or other randomness, than was proposed")
         if releases.shape[0] != 1 or not np.array_equal(releases[0], np.stack(self.released)):
             raise MessageError("a transcript of other releases than those of this run")
         if Proposal.read(folder).digest != self.digest:
