@@ -32,7 +32,7 @@ from figures import Figure
 from coterie.algorithms import fixed_point_admm
 from coterie.data import Federation
 from coterie.engines import argmin, in_process, people
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths
 from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded

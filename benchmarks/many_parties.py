@@ -30,8 +30,7 @@ from threadpoolctl import threadpool_limits
 
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.data import Federation
-from coterie.engines.in_process import run
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths, run
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded

@@ -23,11 +23,10 @@ from coterie.network.selection import All, Poisson, Walk
 from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
-from coterie.privacy.events import Adjacency, Gaussian, check_adjacency
+from coterie.privacy.events import Adjacency, Gaussian, Observer, Unit, check_adjacency, check_observer
 from coterie.privacy.grants import Grant
-from coterie.privacy.mechanisms import PartyFacts, Unit
+from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
-from coterie.privacy.observers import Observer, check_observer
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems.problem import Problem, Records
 from coterie.serialise import canonical, decode, digest, serialisable

@@ -3,16 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from coterie.data.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import check_delta, check_epsilon
-from coterie.privacy.events import Adjacency, check_adjacency
+from coterie.privacy.events import Adjacency, Unit, check_adjacency
 from coterie.spending import Spending, Terms
 
 TRUST = ("none", "pairs", "curator", "secure-sum")
-Unit = Literal["record", "party"]
 UNITS = get_args(Unit)
 
 

@@ -25,8 +25,7 @@ from coterie.algorithms import (
 )
 from coterie.data import Federation
 from coterie.engines import mpi
-from coterie.engines.in_process import run
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths, run
 from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.topology import make_topology
 from coterie.plan import Plan

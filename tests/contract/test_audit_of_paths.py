@@ -7,8 +7,8 @@ import pytest
 
 from coterie.audit import suite
 from coterie.audit.path_instances import path_instances
-from coterie.engines import argmin, people, people_native, rounds
-from coterie.engines.paths import PATHS
+from coterie.engines import argmin, people, rounds
+from coterie.engines.in_process import PATHS
 
 INSTANCES = {instance.paths.only[0]: instance for instance in path_instances()}
 OPTIONS = suite.Settings(
@@ -34,7 +34,7 @@ def test_nothing_is_refuted(path):
 ENTERS = {
     "argmin by matrices": (argmin, "unit_noise"),
     "argmin in machine code": (argmin, "unit_noise"),
-    "people in machine code": (people_native.Runs, "_noise"),
+    "people in machine code": (people.Runs, "_noise"),
     "people": (people, "unit_noise"),
     "solved together": (rounds, "unit_noise"),
 }

@@ -102,7 +102,7 @@ def test_ctrl_c_leaves_a_readable_partial_transcript(tmp_path):
     out = tmp_path / "stopped"
     script = f"""
 import os, signal, sys
-from coterie.engines.groups import PlanGroup
+from coterie.engines.in_process import PlanGroup
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs this in the background may have it ignored
 keep = PlanGroup.keep
 def interrupted(self, released, start):

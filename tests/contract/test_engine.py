@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import coterie.minimisers.newton
+import coterie.minimisers.one_party
 from coterie.algorithms import ConsensusADMM, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.engines.rounds import compiled
 from coterie.errors import InputError, LocalSolveError
-from coterie.minimisers.batches import MOST_PADDING, group_by_size, make_buckets
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
@@ -25,6 +24,7 @@ from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.release import unit_noise
 from coterie.problems import L2, ElasticNet, Logistic, Problem
+from coterie.problems.problem import MOST_PADDING, group_by_size, make_buckets
 from coterie.transcript import Interrupted, Transcript
 
 UNEQUAL = (2, 60, 70, 500)
@@ -225,8 +225,8 @@ def test_ctrl_c_before_the_first_round_gives_an_empty_transcript(small):
 def test_a_step_that_misses_its_tolerance_stops_the_run(small, monkeypatch):
     federation, plan = small
     compiled.cache_clear()  # or the steps would be those of before
-    monkeypatch.setattr(coterie.minimisers.newton, "NEWTON_STEPS", 0)
-    monkeypatch.setattr(coterie.minimisers.newton, "GRADIENT_STEPS", 0)
+    monkeypatch.setattr(coterie.minimisers.one_party, "NEWTON_STEPS", 0)
+    monkeypatch.setattr(coterie.minimisers.one_party, "GRADIENT_STEPS", 0)
     with pytest.raises(LocalSolveError, match=r"party '0' could not compute its step of round 0 .*budget"):
         run(plan, federation, noise=Seeded(0))
     compiled.cache_clear()  # and these must not be anybody's after

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from coterie import native
+from coterie import machine
 from coterie.algorithms import (
     DualPerturbedADMM,
     NoisyGradientDescent,
@@ -19,9 +19,8 @@ from coterie.algorithms import (
 )
 from coterie.data import Federation
 from coterie.engines import argmin, own_steps, rounds
-from coterie.engines.in_process import run, run_many
+from coterie.engines.in_process import PATHS, Paths, Work, choose, run, run_many
 from coterie.engines.inputs import Inputs
-from coterie.engines.paths import PATHS, Paths, Work, choose
 from coterie.errors import InputError, LocalSolveError
 from coterie.minimisers import matrices
 from coterie.minimisers.native.minimiser import Native
@@ -137,8 +136,8 @@ CASES = {
     "sampled people": ("people in machine code", *sampled_people(), Paths(people_work=0)),
     "everybody": ("people", *everybody(), Paths()),
     "together": ("solved together", *graph(penalty_perturbed(), DENSE), Paths(together_from=0)),
-    "a few repeats at a time": ("general", *sampled_people(), Paths(share_bytes=60 * 4 * 8)),
-    "a walk, a few repeats at a time": ("general", *walk(), Paths(share_bytes=20 * 4 * 8)),
+    "a few repeats at a time": ("general", *sampled_people(), Paths(cached_bytes=60 * 4 * 8)),
+    "a walk, a few repeats at a time": ("general", *walk(), Paths(cached_bytes=20 * 4 * 8)),
     "all repeats": ("general", *graph(penalty_perturbed(), DENSE), Paths()),
 }
 NEED_NUMBA = {"argmin in machine code", "people in machine code"}
@@ -160,7 +159,7 @@ def test_it_runs_and_releases_what_the_general_path_releases(case, monkeypatch):
     taken = []
     found = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=paths, explain=taken.append)
     assert [choice.path.name for choice in taken] == [path]
-    right = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=dataclasses.replace(GENERAL, share_bytes=2**40))
+    right = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=dataclasses.replace(GENERAL, cached_bytes=2**40))
     np.testing.assert_allclose(found.releases, right.releases, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found.models, right.models, rtol=1e-8, atol=1e-9)
 
@@ -189,7 +188,7 @@ def test_the_choice_says_why_no_earlier_path_is_taken(monkeypatch):
     by_name = {path.name: path for path in PATHS}
     for refused, words in reasons.items():
         assert words in by_name["argmin in machine code"].passed_over(refused)
-    monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setattr(machine, "has_numba", lambda: False)
     for name in NEED_NUMBA:
         assert by_name[name].passed_over(work(plan, data, Paths(native_work=0, people_work=0))) is not None
 
@@ -356,7 +355,7 @@ def test_what_misses_its_tolerance_twice_is_not_released(case, spoiled, monkeypa
 
 def test_a_share_divides_the_repeats_and_is_all_of_them_where_states_are_small():
     one = 2**22 // 8
-    assert rounds.share_of(70, 10, 5, 2**22) == 70
-    assert rounds.share_of(70, one, 1, 2**22) == 1
-    assert rounds.share_of(70, one // 8, 1, 2**22) == 7
-    assert rounds.share_of(1, 10 * one, 1, 2**22) == 1
+    assert rounds.at_a_time(70, 10, 5, 2**22) == 70
+    assert rounds.at_a_time(70, one, 1, 2**22) == 1
+    assert rounds.at_a_time(70, one // 8, 1, 2**22) == 7
+    assert rounds.at_a_time(1, 10 * one, 1, 2**22) == 1

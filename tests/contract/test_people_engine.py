@@ -8,14 +8,13 @@ import pytest
 from coterie.algorithms import fixed_point_admm
 from coterie.data import Federation
 from coterie.engines import people
-from coterie.engines.in_process import run
-from coterie.engines.paths import Paths
-from coterie.minimisers.batches import make_buckets
+from coterie.engines.in_process import Paths, run
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import Sample
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
+from coterie.problems.problem import make_buckets
 
 N, D = 40, 5
 GENERAL = Paths(only=("general",))
@@ -64,7 +63,7 @@ CASES = [
 def test_it_releases_what_the_general_way_releases(loss, settings, rows):
     data = federation(loss, rows)
     plan = make_plan(loss, data, **settings)
-    assert people.fits(plan, None)
+    assert people.states_fit(plan, None)
     short = run(plan, data, noise=Seeded(1), repeats=2).releases
     general = run(plan, data, noise=Seeded(1), repeats=2, paths=GENERAL).releases
     np.testing.assert_allclose(short, general, rtol=1e-10, atol=1e-10)
@@ -87,10 +86,10 @@ def test_a_sample_and_parties_with_several_records_go_the_general_way():
     sampled = make_plan(
         Logistic(), data, channel=Curator(), regulariser=L2(1.0), clip=None, selection=Sample(count=5, seed=0)
     )
-    assert not people.fits(sampled, None)
+    assert not people.states_fit(sampled, None)
     larger = Federation.from_arrays(X, (SCORE > 0).astype(int), parties=np.arange(N) // 2, labels=(0, 1))
     plan = make_plan(Logistic(), larger, channel=Curator(), regulariser=L2(1.0), clip=None)
-    assert not people.fits(plan, None)
+    assert not people.states_fit(plan, None)
 
 
 def test_people_for_whom_a_few_steps_are_too_few_are_searched_for(monkeypatch):

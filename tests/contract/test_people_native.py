@@ -9,13 +9,13 @@ import pytest
 
 from coterie.algorithms import SumNoisedADMM
 from coterie.data import Federation
-from coterie.engines import in_process, people_native
-from coterie.engines.paths import Paths
+from coterie.engines import in_process, people
+from coterie.engines.in_process import Paths
 from coterie.errors import LocalSolveError
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
 from coterie.plan import Plan
-from coterie.privacy import people_moves
+from coterie.privacy import for_engines
 from coterie.privacy.events import Unprotected
 from coterie.privacy.grants import issue
 from coterie.privacy.noise import Seeded, SystemEntropy
@@ -99,8 +99,8 @@ def test_it_releases_what_the_general_way_releases(case, crowd):
 def test_blocks_go_on_where_the_last_one_ended(case, crowd, monkeypatch):
     plan = make_plan(crowd, **{**CASES[case], "rounds": 23})
     whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
-    monkeypatch.setattr(people_native, "BLOCK_WORK", 1)
-    assert people_native.block_length(plan, REPEATS, 20) == 2
+    monkeypatch.setattr(people, "BLOCK_WORK", 1)
+    assert people.block_length(plan, REPEATS, 20) == 2
     assert np.array_equal(run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases, whole)
 
 
@@ -147,7 +147,7 @@ def test_plans_side_by_side_release_what_each_releases_alone(crowd):
 def test_an_interrupted_run_keeps_whole_blocks(crowd, monkeypatch):
     plan = make_plan(crowd, rounds=30)
     whole = run(plan, crowd, noise=Seeded(2), repeats=REPEATS).releases
-    monkeypatch.setattr(people_native, "BLOCK_WORK", 1)
+    monkeypatch.setattr(people, "BLOCK_WORK", 1)
 
     def stop(done, of):
         if done == 6:
@@ -159,14 +159,14 @@ def test_an_interrupted_run_keeps_whole_blocks(crowd, monkeypatch):
 
 
 def test_a_step_that_misses_the_tolerance_is_not_released(crowd, monkeypatch):
-    made = people_moves.PeopleMoves.__init__
+    made = for_engines.PeopleMoves.__init__
 
     def strict(self, *given):
         made(self, *given)
         self.scales = self.scales._replace(strict=np.ones(1), tolerance=np.full(1, -1.0))
 
-    monkeypatch.setattr(people_moves.PeopleMoves, "__init__", strict)
-    monkeypatch.setattr(people_moves, "check_kernel", lambda: None)  # which has the same settings
+    monkeypatch.setattr(for_engines.PeopleMoves, "__init__", strict)
+    monkeypatch.setattr(people, "check_kernel", lambda: None)  # which has the same settings
     with pytest.raises(LocalSolveError, match="round 0"):
         run(make_plan(crowd), crowd, noise=Seeded(2))
 
@@ -194,7 +194,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
     after[who] += made
 
     states, ahead = moves.in_lanes(u, extra_rows=1), z_hat.copy()
-    steps = people_moves.PeopleMoves([grant], np.zeros(1, int), problem, records)
+    steps = for_engines.PeopleMoves([grant], np.zeros(1, int), problem, records)
     at_work = who, np.array([0]), np.array([5])
     out = steps.advance(0, unit, centre=(0.9, 0.1, float(N)), at_work=at_work, states=states, z_hat=ahead).value
     assert np.isnan(total).all() == (strict == 1 and tolerance < 0)
@@ -207,7 +207,7 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
 
 
 def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
-    assert people_native.fits(make_plan(crowd), None, 1, 0)
+    assert people.moves_fit(make_plan(crowd), None, 1, 0)
     others = [
         make_plan(crowd, loss=Huber(0.5)),
         make_plan(crowd, regulariser=Ball(2.0)),
@@ -216,15 +216,15 @@ def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
     ]
     pairs = Federation.from_arrays(X[:40], Y[:40], parties=np.arange(40) // 2, row_norm=4.0, label_bound=3.0)
     for plan in [*others, make_plan(pairs)]:
-        assert not people_native.fits(plan, None, 1, 0)
-    monkeypatch.setattr(people_native.native, "available", lambda: False)
-    assert not people_native.fits(make_plan(crowd), None, 1, 0)
+        assert not people.moves_fit(plan, None, 1, 0)
+    monkeypatch.setattr(people.machine, "has_numba", lambda: False)
+    assert not people.moves_fit(make_plan(crowd), None, 1, 0)
 
 
 def test_little_work_does_not_load_numba(crowd):
     plan = make_plan(crowd)
-    assert not people_native.fits(plan, None, 1)
+    assert not people.moves_fit(plan, None, 1)
     longer = dataclasses.replace(plan, n_rounds=10**6)
-    assert people_native.fits(longer, None, 1)
-    assert people_native.block_length(longer, 1, 20) == 10**6
-    assert people_native.block_length(longer, 100, 20) == 10**6 // 20
+    assert people.moves_fit(longer, None, 1)
+    assert people.block_length(longer, 1, 20) == 10**6
+    assert people.block_length(longer, 100, 20) == 10**6 // 20

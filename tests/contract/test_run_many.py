@@ -6,8 +6,7 @@ import pytest
 from coterie.algorithms import DualPerturbedADMM, NoisyGradientDescent, PenaltyPerturbedADMM, RecycledADMM
 from coterie.data import Federation
 from coterie.engines import in_process, rounds
-from coterie.engines.in_process import run, run_many
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths, run, run_many
 from coterie.errors import InputError
 from coterie.minimisers.shared import SharedCurvature
 from coterie.network.channels import Curator

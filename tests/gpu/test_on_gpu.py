@@ -7,9 +7,8 @@ import pytest
 from coterie.algorithms import DualPerturbedADMM, RecycledADMM, fixed_point_admm
 from coterie.data import Federation
 from coterie.engines import people
-from coterie.engines.in_process import run, run_many
-from coterie.engines.paths import Paths
-from coterie.minimisers import shared
+from coterie.engines.in_process import Paths, run, run_many
+from coterie.minimisers.one_party import together
 from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
@@ -53,7 +52,7 @@ def test_people(loss, clip, d):
     )
     problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=7, adjacency="replace-one")
-    assert people.fits(plan, None)
+    assert people.states_fit(plan, None)
     assert_same_on_both(plan, data, repeats=3)
 
 
@@ -61,7 +60,7 @@ def test_graph_family_with_shared_solves():
     parties, n_records, d = 4, 500, 40
     data = labelled(parties * n_records, d, True, parties=np.arange(parties * n_records) % parties)
     loss, regulariser = Logistic(), L2(1.0)
-    assert shared.applies(loss, regulariser, n_records * d, Paths().together_from)
+    assert together(loss, regulariser, n_records * d, Paths().together_from)
     algorithm = DualPerturbedADMM(mechanism=DualPerturbation(penalty=2.0, step_epsilon=4.0), dual_step=1.0)
     problem = Problem(loss=loss, regulariser=regulariser, record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", data.facts, rounds=6, adjacency="replace-one")

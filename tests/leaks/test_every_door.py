@@ -18,7 +18,7 @@ from coterie.audit.instances import REGULARISER
 from coterie.engines import argmin, mpi, people, rounds
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator
-from coterie.privacy import grants, people_moves, proximal_grants, release
+from coterie.privacy import for_engines, grants, proximal_grants, release
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import OutputPerturbation
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 from test_paths import CASES, NEED_NUMBA
 
 DOORS = ("seal", "seal_total", "seal_kernel")
-COMPILED = (rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, people_moves.check_kernel)
+COMPILED = (rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, for_engines.check_kernel)
 
 
 class DoorIsShutError(Exception):

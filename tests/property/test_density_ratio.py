@@ -11,8 +11,8 @@ import pytest
 
 from coterie.audit.density_ratio import LARGEST_ERROR, QuadratureError, Step, log_density, pure_loss, renyi_divergence
 from coterie.errors import InputError
-from coterie.privacy.argmin_bounds import ArgminBounds
 from coterie.privacy.mechanisms import PartyFacts
+from coterie.privacy.objective import ArgminBounds
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
 from coterie.problems.problem import Records
 

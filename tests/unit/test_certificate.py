@@ -7,7 +7,7 @@ import pytest
 
 from coterie.algorithms import ConsensusADMM, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.certificate import Certificate, make_certificate, shown_loss
-from coterie.errors import InputError
+from coterie.errors import AuditError, InputError
 from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
@@ -54,6 +54,16 @@ def test_it_states_what_the_plan_says():
     assert certificate.verdict == ()
     assert certificate.document["plan_digest"] == one.digest
     assert certificate.plan == one
+
+
+def test_what_an_audit_found_is_stated_and_a_failure_refused():
+    certificate = make_certificate(plan(), DELTA, reproducible=False)
+    found = {"verdict": "pass", "failed": []}
+    audited = certificate.audited(found)
+    audited.verify()
+    assert audited.document == {**certificate.document, "audit": found, "digest": audited.document["digest"]}
+    with pytest.raises(AuditError, match="replay failed"):
+        certificate.audited({"verdict": "fail", "failed": ["replay"]})
 
 
 def test_it_survives_being_written_and_read():

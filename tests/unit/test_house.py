@@ -61,7 +61,14 @@ def test_the_typical_changes_are_all_there():
     ("contract", "protected", "allowed"),
     [
         ("Only commands know the papers", "coterie.papers", ["coterie.cli"]),
+        ("Only research and commands know the audit", "coterie.audit", ["coterie.cli", "coterie.papers"]),
         ("Nothing knows the commands", "coterie.cli", ["coterie.cli"]),
+        (
+            "Only engines, minimisers, the sampler and the grant that owns a kernel know machine code",
+            "coterie.native",
+            ["coterie.engines", "coterie.minimisers.native", "coterie.privacy.for_engines", "coterie.privacy.sampling"],
+        ),
+        ("Only engines know minimisers in machine code", "coterie.minimisers.native", ["coterie.engines"]),
     ],
 )
 def test_what_the_page_says_besides_is_a_contract(contract, protected, allowed):
@@ -80,7 +87,7 @@ import importlib, pkgutil, sys
 import coterie.cli
 for module in pkgutil.walk_packages(coterie.cli.__path__, "coterie.cli."):
     importlib.import_module(module.name)
-loaded = lambda: sorted(name for name in sys.modules if name.startswith("coterie.papers"))
+loaded = lambda: sorted(name for name in sys.modules if name.startswith(("coterie.papers", "coterie.audit")))
 print(loaded())
 import coterie.papers.registry
 print(len(loaded()) > 1)

@@ -282,6 +282,14 @@ def test_a_ledger_without_an_owner_takes_no_key(tmp_path):
         Ledger.open(tmp_path / "ledger", KEY)
 
 
+def test_a_restarted_run_reserves_again(owned):
+    with Ledger.open(owned, KEY) as ledger:
+        again = reserve(ledger)
+        assert (again.number, again.last_round) == (2, 1)
+        assert ledger.commit("run", 1, b"noised anew", "request 1") == b"second"
+        assert ledger.verify() == 4
+
+
 def test_receipts_are_signed_and_read_back(owned):
     with Ledger.open(owned) as ledger:
         receipt = ledger.head()

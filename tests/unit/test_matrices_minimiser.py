@@ -7,7 +7,7 @@ import pytest
 
 from coterie.minimisers import matrices
 from coterie.minimisers.base import Subproblem
-from coterie.minimisers.newton import Newton
+from coterie.minimisers.one_party import Newton
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared
 from coterie.problems.problem import Records
 

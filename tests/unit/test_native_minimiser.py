@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coterie.minimisers.base import Subproblem
-from coterie.minimisers.native import dense, newton, passes, sparse
-from coterie.minimisers.native.logistic import exponential, slope_and_bend
-from coterie.minimisers.native.parties import dense_rows, minimise_each, minimise_sixteen, single_rows, sparse_party
+from coterie.minimisers.native import newton, passes
+from coterie.minimisers.native.newton import dense_rows, minimise_each, minimise_sixteen, single_rows, sparse_party
+from coterie.minimisers.native.passes import exponential, slope_and_bend
 from coterie.native import kernels
 from coterie.native.kernels import jit, kernel
 from coterie.native.vectors import LANES, aligned, largest, load, store, total, where_positive
@@ -148,7 +148,7 @@ def test_passes_over_dense_rows_are_the_sums_they_say(stride):
     room = newton.room(n, d, sparse=False)
     f, p = np.random.default_rng(1).normal(size=(2, d))
     gradient, ahead, matrix = np.zeros(d), np.zeros(d, np.float32), np.zeros((d, d))
-    near = dense.DenseRows(*(place_single(column) for column in rows))
+    near = passes.DenseRows(*(place_single(column) for column in rows))
     trace = all_passes(
         near, stride, f.astype(np.float32), p.astype(np.float32), room, gradient, ahead, matrix, room.part_single
     )
@@ -299,7 +299,7 @@ def test_rows_are_kept_by_how_common_their_features_are():
     assert own.order[:3].tolist() == [7, 2, 5]
     assert own.exact.columns.shape == (6, 0)
     assert own.exact.common[0].tolist()[:3] == [3.0, 2.0, 1.0]
-    assert own.exact.common.shape[1] == sparse.COMMON
+    assert own.exact.common.shape[1] == passes.COMMON
 
 
 # --- kernels ---

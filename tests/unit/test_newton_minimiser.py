@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coterie.minimisers.dispatch import minimise
+from coterie.minimisers.one_party import minimise
 from coterie.problems import L1, L2, Ball, Box, ElasticNet, Huber, HuberisedHinge, Logistic, Multinomial, Squared
 from coterie.problems.problem import Records
 
@@ -238,7 +238,7 @@ def test_a_tolerance_below_rounding_ends_and_is_not_claimed(target, tolerance):
     """Run in a process of its own, because the failure this guards against is a loop without end."""
     script = f"""
         import jax, numpy as np
-        from coterie.minimisers import newton
+        from coterie.minimisers import one_party as newton
         from coterie.minimisers.base import Subproblem
         from coterie.problems import L2, Logistic, Records
         newton.GRADIENT_STEPS = 200  # the gradient method would search on for longer, in vain

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie import native
 from coterie.privacy import sampling
 from coterie.privacy.sampling import GAMMA_STEPS, STEPS
 
@@ -42,7 +41,7 @@ def edge_of(n, steps, low, high):
 
 @pytest.fixture(params=["NumPy", "machine code"])
 def arithmetic(request, monkeypatch):
-    monkeypatch.setattr(native, "loaded", lambda: request.param == "machine code")
+    monkeypatch.setattr(sampling, "numba_loaded", lambda: request.param == "machine code")
 
 
 @pytest.mark.usefixtures("arithmetic")
@@ -67,7 +66,7 @@ def test_machine_code_draws_the_same_numbers_and_doubts_no_fewer(monkeypatch):
     words = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, (500, 64), np.int64)
     drawn = {}
     for machine_code in (False, True):
-        monkeypatch.setattr(native, "loaded", lambda chosen=machine_code: chosen)
+        monkeypatch.setattr(sampling, "numba_loaded", lambda chosen=machine_code: chosen)
         drawn[machine_code] = sampling.rounded_gaussian(words, lambda *place: hash(place) % 2**192)
     np.testing.assert_array_equal(drawn[True], drawn[False])
 

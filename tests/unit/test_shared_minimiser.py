@@ -7,7 +7,7 @@ import pytest
 
 from coterie.minimisers import shared
 from coterie.minimisers.base import Subproblem
-from coterie.minimisers.dispatch import minimise, solved_together
+from coterie.minimisers.one_party import minimise, solved_together
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared
 from coterie.problems.problem import Records
 

@@ -11,10 +11,9 @@ import pytest
 
 from coterie.facts import Facts
 from coterie.network.topology import make_topology
-from coterie.privacy.events import Both, Pure
+from coterie.privacy.events import PEER, Both, Pure
 from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.objective import LinearPerturbation, OutputPerturbation, PenaltyPerturbation, SoloPerturbation
-from coterie.privacy.observers import PEER
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.problems import L2, HuberisedHinge, Problem
 

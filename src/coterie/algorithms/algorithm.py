@@ -13,7 +13,7 @@ traced. Code is written for one repeat; engines add the repeat axis. Private sta
 None where the channel adds it.
 """
 
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import jax
 
@@ -111,3 +111,20 @@ def check_selection(selection: Selection, channel: Channel, mechanism: Mechanism
             f"selection: got {selection}; a secret walk needs most_visits and a noise that stays the same, "
             "or nothing bounds what a party pays"
         )
+
+
+# which of the models of all rounds is the model: the last, or an average, in which the noise of rounds cancels
+Averaging = Literal["last", "uniform", "linear"]
+
+
+def check_averaging(averaging: Any) -> None:
+    if averaging not in get_args(Averaging):
+        raise InputError(f"averaging: got {averaging!r}; one of {', '.join(get_args(Averaging))} is needed")
+
+
+def running_average(averaging: Averaging, t: Any, average: Any, value: Any) -> Any:
+    """Only the last value, or weights 1, 1, 1, ... or 1, 2, 3, ... over rounds t = 0, 1, 2, ..."""
+    if averaging == "last":
+        return value
+    share = 1 / (t + 1) if averaging == "uniform" else 2 / (t + 2)
+    return average + share * (value - average)

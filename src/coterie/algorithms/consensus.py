@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm
-from coterie.algorithms.averaging import Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast
 from coterie.network.topology import Topology

@@ -15,8 +15,7 @@ from typing import ClassVar, get_args
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm
-from coterie.algorithms.averaging import Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
 from coterie.algorithms.gradient import ModelState
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel

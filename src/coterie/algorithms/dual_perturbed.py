@@ -13,7 +13,7 @@ calibrates: to a loss alpha_p(t) per step with gamma noise, or by a multiplier w
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.averaging import Averaging
+from coterie.algorithms.algorithm import Averaging
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import DualPerturbation
 from coterie.schedules import ScheduleField

@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, GrantT, Heard
-from coterie.algorithms.averaging import Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, GrantT, Heard, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, SumChannel, Token
 from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk

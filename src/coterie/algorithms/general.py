@@ -15,11 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm
-from coterie.algorithms.averaging import Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.matrices import Matrix
-from coterie.minimisers.dispatch import minimise
+from coterie.minimisers.one_party import minimise
 from coterie.network.channels import Broadcast
 from coterie.privacy.image import ImageGrant, ImageNoise
 from coterie.problems.losses import Squared

@@ -14,8 +14,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.algorithms.algorithm import Algorithm
-from coterie.algorithms.averaging import Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel
 from coterie.network.selection import EVERYBODY_WORKS, Selection

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from coterie.algorithms.averaging import Averaging
+from coterie.algorithms.algorithm import Averaging
 from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
 from coterie.network.topology import Topology

@@ -7,7 +7,7 @@ broadcast, not from what it knows: otherwise the un-noised value would leak thro
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.averaging import Averaging
+from coterie.algorithms.algorithm import Averaging
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import OutputPerturbation
 from coterie.schedules import ScheduleField

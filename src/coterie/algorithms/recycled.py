@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.averaging import Averaging, running_average
+from coterie.algorithms.algorithm import Averaging, running_average
 from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation

@@ -109,7 +109,11 @@ def check(bench: Workbench) -> Measured:
     if not (one.holds and two.holds):
         detail = f"releases are not affine in the noise (off by {max(one.error, two.error):.1e} deviations)"
         return Measured(stated=bench.stated, applicable=False, detail=detail)
-    pair = GaussianPair((one.mean, two.mean), (one.response, two.response))
+    return compared(bench, GaussianPair((one.mean, two.mean), (one.response, two.response)))
+
+
+def compared(bench: Workbench, pair: GaussianPair) -> Measured:
+    """The exact loss of what is seen against what the plan states."""
     exact, stated = pair.rdp(ORDERS), stated_curve(bench.plan, ORDERS)
     # what is released is rounded to a grid, so the map read off the probes is off by 2^-26, times the order
     over = exact > stated * (1 + 1e-6 + ORDERS * 2.0**-24)

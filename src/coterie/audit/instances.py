@@ -18,15 +18,15 @@ import numpy as np
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
 from coterie.data.federation import Federation, Shard
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.network.channels import Channel
+from coterie.network.channels import Channel, PairwiseSum
 from coterie.network.selection import All, Cyclic, Poisson, Selection, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
-from coterie.privacy.events import Adjacency
-from coterie.privacy.mechanisms import Mechanism, Unit
+from coterie.privacy.events import Adjacency, Unit
+from coterie.privacy.mechanisms import Mechanism
 from coterie.problems.losses import HuberisedHinge, Loss
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import L2, Regulariser
@@ -235,7 +235,7 @@ def _choices(cls: type) -> Iterator[tuple[str, list[Any]]]:
         if any(issubclass(c, Mechanism) for c in accepted):
             yield field.name, [m for c in accepted for m in _mechanisms(c)]
         elif any(issubclass(c, Channel) for c in accepted):
-            yield field.name, [c() for c in accepted]
+            yield field.name, [c(colluders=1) if c is PairwiseSum else c() for c in accepted]
         elif Regulariser in accepted:
             yield field.name, [REGULARISER, L2(0.0)]
         elif any(issubclass(c, Selection) for c in accepted):

@@ -1,14 +1,14 @@
-"""Instances that go down one path of the engine each (`engines.paths`), however small: a path that users' large plans
-take is a path that is audited."""
+"""Instances that go down one path of the engine each (`engines.in_process`), however small: a path that users' large
+plans take is a path that is audited."""
 
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from coterie import native
+from coterie import machine
 from coterie.algorithms import BroadcastNoisedADMM, PenaltyPerturbedADMM, SumNoisedADMM
 from coterie.audit.instances import LIGHT, NOISE_VALUES, REGULARISER, VALUES, Instance, instances_of
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths
 from coterie.network.channels import Curator
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.proximal import BroadcastNoise, SumNoise
@@ -44,7 +44,7 @@ _NEED_NUMBA = ("argmin in machine code", "people in machine code")
 def path_instances() -> Iterator[Instance]:
     """One for each path besides the general one, which small plans take anyway; paths in machine code need Numba."""
     for path, (name, algorithm, changes) in _EXAMINED.items():
-        if path in _NEED_NUMBA and not native.available():
+        if path in _NEED_NUMBA and not machine.has_numba():
             continue
         paths = Paths(
             only=(path,),

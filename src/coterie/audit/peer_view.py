@@ -27,8 +27,8 @@ from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_delta
+from coterie.privacy.events import PEER
 from coterie.privacy.noise import Law, Purpose
-from coterie.privacy.observers import PEER
 
 N_PARTIES = 20  # enough for hiding among the others to be worth something
 N_ROUNDS = 6

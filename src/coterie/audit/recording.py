@@ -13,8 +13,7 @@ import numpy as np
 
 from coterie.audit.instances import DELTA, Instance, Setting
 from coterie.data.federation import Federation
-from coterie.engines.in_process import run
-from coterie.engines.paths import Paths
+from coterie.engines.in_process import Paths, run
 from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.noise import Law, NoiseSource, Purpose, Seeded

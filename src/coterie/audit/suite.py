@@ -14,14 +14,23 @@ import jax
 
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.algorithm import Algorithm
-from coterie.audit import canary, game, gaussian_view, noise_law, output_density, peer_view, reachability, sensitivity
+from coterie.audit import (
+    canary,
+    coalition,
+    game,
+    gaussian_view,
+    noise_law,
+    output_density,
+    peer_view,
+    reachability,
+    sensitivity,
+)
 from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of
 from coterie.audit.path_instances import path_instances
 from coterie.audit.recording import Workbench
 from coterie.errors import CoterieError, InputError
-from coterie.privacy.events import Adjacency
-from coterie.privacy.mechanisms import Unit
+from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.noise import NoiseSource
 
 FALSE_ALARM = 1e-3  # chance that anything correct fails in one call, over all statistical checks together
@@ -31,6 +40,7 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "control-flow": sensitivity.check_control_flow,
     "gaussian-view": gaussian_view.check,
     "peer-view": peer_view.check,
+    "coalition": coalition.check,
     "game": game.check,
     "sensitivity": sensitivity.check,
     "noise-law": noise_law.check,
@@ -41,7 +51,7 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
 STATISTICAL = ("game", "noise-law", "canary")
 # for every path of the engine; the others look at single steps
 THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law", "reachability")
-QUICK = ("control-flow", "gaussian-view", "peer-view", "game", "sensitivity", "reachability")
+QUICK = ("control-flow", "gaussian-view", "peer-view", "coalition", "game", "sensitivity", "reachability")
 
 Progress = Callable[[int, int], None]
 

@@ -172,11 +172,8 @@ class Certificate:
             raise InputError(f"certificate: it cannot be read ({type(error).__name__}: {error})") from None
         return tuple(self._unchecked())
 
-    def audited(self) -> "Certificate":
-        """The same certificate with an audit of its algorithm and mechanism, made now; refused where a check fails."""
-        from coterie.audit import audit_plan
-
-        found = audit_plan(self.plan)
+    def audited(self, found: dict[str, Any]) -> "Certificate":
+        """The same certificate with what `coterie.audit.audit_plan` found about it; refused where a check failed."""
         if found["verdict"] != "pass":
             raise AuditError(f"audit: {', '.join(found['failed'])} failed; this certificate must not be used")
         return make_certificate(self.plan, **self._declared()._replace(audit=found)._asdict())

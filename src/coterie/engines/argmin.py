@@ -21,13 +21,13 @@ from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program, Rounds, at_round
 from coterie.engines.xla import loops_on_device
 from coterie.minimisers.base import Minimiser, Subproblem, unless_missed
-from coterie.minimisers.batches import make_buckets
 from coterie.minimisers.matrices import Matrices
 from coterie.network.impairments import Impairments
 from coterie.plan import Plan
-from coterie.privacy.argmin_step import answered, asked
+from coterie.privacy.for_engines import answered, asked
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.release import unit_noise
+from coterie.problems.problem import make_buckets
 
 
 def come_apart(plan: Plan, impairments: Impairments | None) -> bool:

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.in_process import Paths
 from coterie.engines.own_steps import OwnSteps
-from coterie.engines.paths import Paths
 from coterie.engines.ranks import Layout, split
 from coterie.engines.xla import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError

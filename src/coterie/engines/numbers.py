@@ -93,7 +93,8 @@ def _find_numbers(plan: Plan) -> Numbers:
     try:
         traced = {name: _arrays(_get(algorithm, name)) for name in arguments}
         _trace_combine(plan, lambda numbers: with_numbers(algorithm, numbers), traced)
-    except Exception:  # whatever it does with them, it needs them as they are
+    except (TypeError, ValueError, AttributeError):
+        # it compares, converts or asks them for what a traced number has not, so it needs them as they are
         arguments = ()
     return Numbers(arguments, tuple(name for name in free if name not in in_combine))
 

@@ -1,5 +1,5 @@
 """Steps of some of a plan's parties, where the others are elsewhere: of those at one process of a cluster, or of the
-one party at a site. The same `local`, grants and noise as in process, on the paths of `engines.paths` that fit.
+one party at a site. The same `local`, grants and noise as in process, on the paths of `engines.in_process` that fit.
 """
 
 import dataclasses
@@ -13,22 +13,22 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.argmin import ArgminRounds
-from coterie.engines.paths import Paths, Work, choose
+from coterie.engines.in_process import Paths, Work, choose
 from coterie.engines.rounds import Program
 from coterie.engines.xla import simple_code
 from coterie.minimisers.base import missed
-from coterie.minimisers.batches import make_buckets
-from coterie.minimisers.dispatch import solved_together
 from coterie.minimisers.native.minimiser import Native
+from coterie.minimisers.one_party import solved_together
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
 from coterie.privacy.pairs import PairStreams
 from coterie.privacy.release import contribute, unit_noise
+from coterie.problems.problem import make_buckets
 from coterie.transcript import who_released
 
-PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.paths`, that some parties alone can take
+PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.in_process`: for some parties alone
 
 
 class _Together(ArgminRounds):

@@ -18,16 +18,14 @@ from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.numbers import numbers_in, with_numbers, without_numbers
 from coterie.engines.xla import simple_code
-from coterie.minimisers import shared
 from coterie.minimisers.base import unless_missed
-from coterie.minimisers.batches import group_by_size
-from coterie.minimisers.dispatch import solved_together
+from coterie.minimisers.one_party import solved_together, together
 from coterie.network.impairments import ImpairedTopology
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Problem
+from coterie.problems.problem import Problem, group_by_size
 
 BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
 GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
@@ -256,7 +254,7 @@ class Rounds:
     def _batch_of(self, X) -> int:
         """How many parties with as many records are worked on at once."""
         smallest, problem = self.program.together_from, self.problem
-        if smallest is None or not shared.applies(problem.loss, problem.regulariser, X.size, smallest):
+        if smallest is None or not together(problem.loss, problem.regulariser, X.size, smallest):
             return BATCH_ELEMENTS // (X.size * self.repeats)
         if jax.default_backend() == "gpu":  # which idles while it works for one party
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)
@@ -272,7 +270,7 @@ def _where(works, new, old):
     return jax.tree.map(lambda n, o: jnp.where(works.reshape(works.shape + (1,) * (n.ndim - 2)), n, o), new, old)
 
 
-def share_of(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
+def at_a_time(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
     """How many repeats are best run at a time where only some parties work: a divisor of all, or all where there is
     nothing to gain.
 
@@ -285,17 +283,17 @@ def share_of(repeats: int, n_parties: int, d: int, most_bytes: int) -> int:
     return max(k for k in range(1, min(repeats, fitting) + 1) if repeats % k == 0)
 
 
-def advance_in_shares(program: Program, repeats: int, state: Any, *arguments: Any) -> tuple[list[Any], np.ndarray]:
+def advance_some_at_a_time(program: Program, repeats: int, state: Any, *arguments: Any) -> tuple[list[Any], np.ndarray]:
     """`advance` of all repeats from that of `program.repeats` of them; states stay apart from one call to the next."""
-    share, (*fixed, inputs) = program.repeats, arguments
-    starts = range(0, repeats, share)
+    some, (*fixed, inputs) = program.repeats, arguments
+    starts = range(0, repeats, some)
     if not isinstance(state, list):
-        state = [jax.tree.map(lambda a, start=start: a[start : start + share], state) for start in starts]
+        state = [jax.tree.map(lambda a, start=start: a[start : start + some], state) for start in starts]
 
     def part(start: int) -> Any:
-        mine = _of_repeats(inputs, slice(start, start + share))
+        mine = _of_repeats(inputs, slice(start, start + some))
         with jax.enable_x64(True):  # each thread has a setting of its own
-            return jax.block_until_ready(advance(program, state[start // share], *fixed, mine))
+            return jax.block_until_ready(advance(program, state[start // some], *fixed, mine))
 
     first = part(0)  # compiles, where that has not been done yet
     with ThreadPoolExecutor(os.cpu_count()) as cores:

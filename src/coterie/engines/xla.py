@@ -11,7 +11,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from threadpoolctl import ThreadpoolController
 
-from coterie.caches import cache_folder
+from coterie.machine import cache_folder
 
 WORTH_KEEPING_S = 0.3
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.data.federation import Federation
 from coterie.errors import LocalSolveError
-from coterie.minimisers.dispatch import minimise
+from coterie.minimisers.one_party import minimise
 from coterie.problems.losses import Loss
 from coterie.problems.problem import Problem, Records
 from coterie.problems.regularisers import L2, ElasticNet, Regulariser

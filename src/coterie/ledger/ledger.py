@@ -322,6 +322,7 @@ class Ledger:
 
         receipt: of an earlier `head`, which a ledger that was cut off or that went back does not hold.
         """
+        head = None if self._file is None else self._file.head()  # before the entries, which others may add to
         with self._reading():
             try:
                 found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -344,10 +345,9 @@ class Ledger:
                     raise ValueError("it is not what this process has read")
                 if self._file is not None:
                     self._check_unused(fresh)
-                    fresh.check_holds(self._file.head())
-                if receipt is not None:
-                    fresh.check_holds(receipt)
-            except (ValueError, KeyError, TypeError, RecursionError, sqlite3.Error) as error:
+                for known in (head, receipt):
+                    fresh.check_holds(known)
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError, sqlite3.Error) as error:
                 raise self._altered(error) from None
             return fresh.count
 

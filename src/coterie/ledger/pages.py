@@ -2,7 +2,7 @@
 
 Entries are protected by their hashes, and SQLite's own integrity check covers what leads to them. What is left is the
 header of the file and the space between and behind entries: zeros in a file to which was only ever added. Not looked at
-is unused space of pages that hold no entries but lead to them, which only ledgers of more than a thousand entries have.
+is unused space of pages that hold no entries but lead to them, in ledgers of more than some 400 pages of entries.
 The layout is that of https://www.sqlite.org/fileformat2.html.
 """
 
@@ -21,25 +21,38 @@ def check_unused(image: bytes, *, user_version: int, schema_version: int, writer
     _check_header(image[:100], user_version, schema_version, writers)
     size = _number(image[16:18])
     size, usable = (65536 if size == 1 else size), (65536 if size == 1 else size) - image[20]
+    deep = _depth(image, size) > 2
     todo = list(ROOTS)
     while todo:
         number = todo.pop()
         page = image[(number - 1) * size : number * size]
         start = 100 if number == 1 else 0
         kind, n_cells = page[start], _number(page[start + 3 : start + 5])
-        if kind == INTERIOR:
-            pointers = range(start + 12, start + 12 + 2 * n_cells, 2)
-            todo += [_number(page[_number(page[at : at + 2]) :][:4]) for at in pointers]
-            todo.append(_number(page[start + 8 : start + 12]))
-            continue
-        if kind != LEAF:
+        if kind not in (LEAF, INTERIOR):
             raise ValueError(f"page {number} is of kind {kind}")
-        end = start + 8 + 2 * n_cells
+        cells = start + (8 if kind == LEAF else 12)
+        end = cells + 2 * n_cells
         content = _number(page[start + 5 : start + 7]) or 65536
-        if any(page[start + 1 : start + 3]) or page[start + 7] or any(page[end:content]) or any(page[usable:]):
+        unused = page[start + 1 : start + 3] + page[start + 7 : start + 8] + page[end:content] + page[usable:]
+        # where such a page has become full, SQLite leaves in it what it has moved to another
+        if any(unused) and not (kind == INTERIOR and deep):
             raise ValueError(f"unused space of page {number} holds something")
-        for at in range(start + 8, end, 2):
-            _check_overflow(image, size, usable, page[_number(page[at : at + 2]) :])
+        for at in range(cells, end, 2):
+            cell = page[_number(page[at : at + 2]) :]
+            if kind == LEAF:
+                _check_overflow(image, size, usable, cell)
+            else:
+                todo.append(_number(cell[:4]))
+        if kind == INTERIOR:
+            todo.append(_number(page[start + 8 : start + 12]))
+
+
+def _depth(image: bytes, size: int) -> int:
+    """How many pages lie between the root of the table and its entries, both counted."""
+    number, depth = ROOTS[1], 1
+    while image[(number - 1) * size] == INTERIOR and depth < 10:
+        number, depth = _number(image[(number - 1) * size + 8 : (number - 1) * size + 12]), depth + 1
+    return depth
 
 
 def _check_header(header: bytes, user_version: int, schema_version: int, writers: Iterable[str]) -> None:

@@ -8,8 +8,8 @@ asks the plain one then (`unless_missed`).
 
 | minimiser | of | batch | where |
 |---|---|---|---|
-| `newton.Newton` | one party | one | anywhere: the plain one |
-| `one_record.OneRecord` | one record with one score | one | anywhere, exact to rounding |
+| `one_party.Newton` | one party | one | anywhere: the plain one |
+| `one_party.OneRecord` | one record with one score | one | anywhere, exact to rounding |
 | `shared.SharedCurvature` | one party | (problem,) | large parties, problems that share their records |
 | `matrices.Matrices` | several parties | (problem, party) | a GPU |
 | `native.minimiser.Native` | several parties | (problem, party) | a processor, logistic loss, Numba |

@@ -21,10 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.minimisers.base import Minimiser, Subproblem
-from coterie.minimisers.batches import group_by_size, padded
 from coterie.minimisers.shared import ratio
 from coterie.problems.losses import Loss
-from coterie.problems.problem import Records
+from coterie.problems.problem import Records, group_by_size, padded
 from coterie.problems.regularisers import Regulariser
 
 PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices

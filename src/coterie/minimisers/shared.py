@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss, Squared
 from coterie.problems.problem import Records
-from coterie.problems.regularisers import Regulariser
 
 MOST_STEPS = 40  # of conjugate gradients; eight are usual
 MOST_CORRECTIONS = 4  # one or two are usual
@@ -27,11 +26,6 @@ STOP_SHARE = 0.25  # of the tolerance: a correction that aimed at the tolerance 
 SPACING = 1.2e-7  # of single precision
 ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
 SAMPLE_ROWS = 10  # for each feature, in the shared curvature
-
-
-def applies(loss: Loss, regulariser: Regulariser, n_elements: int, smallest: float) -> bool:
-    """To so many records x features of a party, where it pays from `smallest` on."""
-    return regulariser.smooth and loss.n_outputs == 1 and n_elements >= smallest
 
 
 class SharedCurvature(Minimiser):

@@ -12,7 +12,7 @@ from typing import Any
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from coterie.caches import cache_folder
+from coterie.machine import cache_folder
 
 # dividing by zero gives infinity, as in NumPy
 jit: Any = numba.njit(nogil=True, error_model="numpy")

@@ -1,6 +1,6 @@
 """Rounds of sum-noised ADMM among people with one record each and squared loss, one run at a time: the sums of moves.
 
-The kernel of `privacy.people_moves`, which says what is computed and owns it. Two people are worked on side by side, so
+The kernel of `privacy.for_engines`, which says what is computed and owns it. Two people are worked on side by side, so
 that one's sums over features are waited for while the other's are computed; coefficients lie in rows of lanes, filled
 up with zeros, which stay zero.
 """
@@ -80,12 +80,29 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
         for k in range(begins[t], ends[t], 2):
             one, two = np.uintp(who[k]), np.uintp(who[k + 1] if k + 1 < ends[t] else nobody)
             score, other_score = _scores(rows, states, room, n_chunks, one, two)
-            pull = 0.0 if absent[one] else _pull(now, score, labels[one], weights[one], squares[one])
-            other_pull = 0.0 if absent[two] else _pull(now, other_score, labels[two], weights[two], squares[two])
-            square, other_square = _squares(rows, states, room, n_chunks, one, two, keep, pull, other_pull)
-            share = 0.0 if absent[one] else step * _within(square, now.radius)
-            other_share = 0.0 if absent[two] else step * _within(other_square, now.radius)
-            _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share, 1 / now.grid)
+            gradient_part = 0.0 if absent[one] else _gradient_part(now, score, labels[one], weights[one], squares[one])
+            other_gradient_part = (
+                0.0 if absent[two] else _gradient_part(now, other_score, labels[two], weights[two], squares[two])
+            )
+            square, other_square = _squares(
+                rows, states, room, n_chunks, one, two, keep, gradient_part, other_gradient_part
+            )
+            fraction = 0.0 if absent[one] else step * _within(square, now.radius)
+            other_fraction = 0.0 if absent[two] else step * _within(other_square, now.radius)
+            _move(
+                rows,
+                states,
+                room,
+                n_chunks,
+                one,
+                two,
+                keep,
+                gradient_part,
+                other_gradient_part,
+                fraction,
+                other_fraction,
+                1 / now.grid,
+            )
         for j in range(d):
             noised = (sums[j] + out[t, j]) * now.grid
             out[t, j] = noised
@@ -134,7 +151,7 @@ def _scores(rows, states, room, n_chunks, one, two):
 
 
 @_inlined
-def _pull(scales, score, label, weight, square):
+def _gradient_part(scales, score, label, weight, square):
     """p, so that the gradient part of the step is p x; NaN where it misses a tolerance that the price relies on."""
     convexity = scales.curvature + scales.l2
     start, stiffness = score * (scales.curvature / convexity), weight * square / convexity
@@ -147,12 +164,12 @@ def _pull(scales, score, label, weight, square):
 
 
 @_inlined
-def _squares(rows, states, room, n_chunks, one, two, keep, pull, other_pull):
+def _squares(rows, states, room, n_chunks, one, two, keep, gradient_part, other_gradient_part):
     """|move|^2 of both, before they are clipped; move = (2 z - u - p x) keep - z."""
     one, two = np.intp(one) * n_chunks, np.intp(two) * n_chunks
     like = load(room, 0)
     first = second = everywhere(0.0, like)
-    kept, p, q = everywhere(keep, like), everywhere(pull, like), everywhere(other_pull, like)
+    kept, p, q = everywhere(keep, like), everywhere(gradient_part, like), everywhere(other_gradient_part, like)
     for c in range(n_chunks):
         still = load(room, n_chunks + c)
         move = still - kept * (load(states, one + c) + p * load(rows, one + c))
@@ -170,12 +187,29 @@ def _within(square, radius):
 
 
 @_inlined
-def _move(rows, states, room, n_chunks, one, two, keep, pull, other_pull, share, other_share, steps_per_unit):
+def _move(
+    rows,
+    states,
+    room,
+    n_chunks,
+    one,
+    two,
+    keep,
+    gradient_part,
+    other_gradient_part,
+    fraction,
+    other_fraction,
+    steps_per_unit,
+):
     """Both states move, and the sum by both moves, each on the grid."""
     one, two, sums = np.intp(one) * n_chunks, np.intp(two) * n_chunks, 2 * n_chunks
     like = load(room, 0)
-    kept, p, q = everywhere(keep, like), everywhere(pull, like), everywhere(other_pull, like)
-    part, other_part, steps = everywhere(share, like), everywhere(other_share, like), everywhere(steps_per_unit, like)
+    kept, p, q = everywhere(keep, like), everywhere(gradient_part, like), everywhere(other_gradient_part, like)
+    part, other_part, steps = (
+        everywhere(fraction, like),
+        everywhere(other_fraction, like),
+        everywhere(steps_per_unit, like),
+    )
     for c in range(n_chunks):
         still = load(room, n_chunks + c)
         state, other_state = load(states, one + c), load(states, two + c)

@@ -62,9 +62,9 @@ def common_hypotheses(plan: Plan) -> tuple[tuple[str, bool], ...]:
     )
 
 
-def room_for_jacobian(plan: Plan, pull: Callable[[int, int], float]) -> bool:
+def room_for_jacobian(plan: Plan, penalty: Callable[[int, int], float]) -> bool:
     share = plan.problem.regulariser.l2 / plan.facts.n_parties
     return all(
-        2 * plan.problem.loss.smoothness * record_weight(plan, i) < share + 2 * pull(0, i) * int(degree)
+        2 * plan.problem.loss.smoothness * record_weight(plan, i) < share + 2 * penalty(0, i) * int(degree)
         for i, degree in enumerate(plan.topology.degrees)
     )

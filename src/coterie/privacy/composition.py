@@ -23,7 +23,7 @@ process. Hence, for every set S of outcomes,
     P(S) = sum_w P(S and A_w) ≤ sum_w (e^E Q(S and A_w) + D_w) ≤ e^E Q(S) + D.
 
 Pure losses need no share: an outcome under that way has a loss of at most E for certain. The stated losses, the
-exact Gaussian and all orders together take a third of D each.
+exact Gaussian and all orders together take a third of D each; among the orders, those that suit the limit take most.
 
 One plan alone is fixed in advance, so it needs no division. If no divided way fits it, nothing is admitted after it,
 whatever it released; if something may be admitted after it, a divided way fits it too, and it is among the A_w.
@@ -131,12 +131,12 @@ def fits(prices: Sequence[Price], limit: tuple[float, float], *, records: int = 
         return True
     if records * sum(price.pure for price in prices) <= most:
         return True
-    shares = _Shares.undivided() if in_advance or len(prices) == 1 else _Shares.divided()
-    deltas = sum(price.delta for price in prices)
-    if sum(price.epsilon for price in prices) <= most and deltas <= shares.stated * delta * (1 + _ROUNDING):
+    divided = len(prices) > 1 and not in_advance
+    share = delta / 3 if divided else delta
+    if sum(p.epsilon for p in prices) <= most and sum(p.delta for p in prices) <= share * (1 + _ROUNDING):
         return True
-    record = most / records, _of_one_record(most, delta, records)
-    return _gaussian_fits(prices, record, shares.gaussian) or _order_fits(prices, record, shares.order)
+    record = most / records, _of_one_record(most, share, records)
+    return _gaussian_fits(prices, record) or _order_fits(prices, record, divided)
 
 
 def total(prices: Sequence[Price], delta: float, *, records: int = 1, in_advance: bool = False) -> float:
@@ -164,39 +164,32 @@ def total(prices: Sequence[Price], delta: float, *, records: int = 1, in_advance
 # --- ways -------------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shares:
-    """Of delta, for each way."""
-
-    stated: float
-    gaussian: float
-    order: float
-
-    @classmethod
-    def divided(cls) -> "_Shares":
-        return cls(1 / 3, 1 / 3, 1 / (3 * len(ORDERS)))
-
-    @classmethod
-    def undivided(cls) -> "_Shares":
-        return cls(1.0, 1.0, 1.0)
-
-
-def _gaussian_fits(prices: Sequence[Price], limit: tuple[float, float], share: float) -> bool:
+def _gaussian_fits(prices: Sequence[Price], limit: tuple[float, float]) -> bool:
     ratios = [price.gaussian for price in prices]
     if any(ratio is None for ratio in ratios):
         return False
     ratio = math.hypot(*[r for r in ratios if r is not None])
-    return ratio == 0 or (math.isfinite(ratio) and gaussian_delta(limit[0], ratio) <= share * limit[1])
+    return ratio == 0 or (math.isfinite(ratio) and gaussian_delta(limit[0], ratio) <= limit[1])
 
 
-def _order_fits(prices: Sequence[Price], limit: tuple[float, float], share: float) -> bool:
+def _order_fits(prices: Sequence[Price], limit: tuple[float, float], divided: bool) -> bool:
     """Each direction by itself; conversion of Canonne, Kamath and Steinke (2020)."""
     curves = [price.curve for price in prices if price.curve is not None]
     if len(curves) < len(prices) or limit[1] == 0:
         return False
     together = np.sum(np.asarray(curves), axis=0)
-    needed = together + np.log1p(-1 / ORDERS) - np.log(share * limit[1] * ORDERS) / (ORDERS - 1)
+    deltas = limit[1] * (order_shares(limit) if divided else np.ones(len(ORDERS)))
+    needed = together + np.log1p(-1 / ORDERS) - np.log(deltas * ORDERS) / (ORDERS - 1)
     return bool(np.max(np.min(needed, axis=1)) <= limit[0])
+
+
+def order_shares(limit: tuple[float, float]) -> np.ndarray:
+    """How delta is divided among the orders, in advance: most of it goes to those that are best for Gaussian releases
+    that use up the limit, half as much to each further one."""
+    root = math.sqrt(-math.log(limit[1]))
+    best = root / (math.sqrt(root**2 + limit[0]) - root)
+    shares = np.exp2(-np.abs(2 * np.log2((ORDERS - 1) / best)))
+    return shares / shares.sum()
 
 
 def _of_one_record(most: float, delta: float, records: int) -> float:

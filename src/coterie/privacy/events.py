@@ -2,6 +2,8 @@
 
 Curves have two rows, one per direction of the divergence, because zero-out adjacency is not symmetric:
 row 0 is D(with the record || without it), row 1 is D(without || with). For replace-one both rows are equal.
+
+A loss is always a loss against somebody who sees certain things: the observer.
 """
 
 import dataclasses
@@ -15,6 +17,8 @@ from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.serialise import serialisable
 
 Adjacency = Literal["replace-one", "zero-out"]
+# what is protected: one record, or all of one party's
+Unit = Literal["record", "party"]
 
 
 def check_adjacency(adjacency: object) -> Adjacency:
@@ -216,3 +220,36 @@ class Unprotected(Event):
 
     def rdp(self, orders: np.ndarray) -> np.ndarray:
         return np.full((2, len(orders)), np.inf)
+
+
+# --- who is watching --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Observer:
+    name: str
+    sees: str
+
+
+EVERYBODY = Observer("everybody", "every release of every party in every round, and all public facts")
+AGGREGATES = Observer("aggregates", "the noised aggregate of every round, and all public facts")
+
+PEER = Observer(
+    "peer",
+    "the token whenever it visits one party that is not the protected one, and all public facts; not the last token",
+)
+
+
+def coalition(colluders: int) -> Observer:
+    """Everybody, and so many parties who put together what they know."""
+    known = f", and the noise and secrets of any {colluders} parties but the protected one" if colluders else ""
+    return Observer("coalition", f"every message of every party in every round{known}, and all public facts")
+
+
+def check_observer(name: str, provided: tuple[Observer, ...], channel: str) -> Observer:
+    """Refuse an observer the channel does not provide: a weaker one would understate, a stronger one has no bound."""
+    for observer in provided:
+        if observer.name == name:
+            return observer
+    allowed = ", ".join(o.name for o in provided)
+    raise InputError(f"observer: got {name!r}; the {channel} channel provides {allowed}")

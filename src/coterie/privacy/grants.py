@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from coterie.errors import LeakError
 from coterie.minimisers.base import Subproblem
-from coterie.minimisers.dispatch import minimise
+from coterie.minimisers.one_party import minimise
 from coterie.privacy.events import Event
 from coterie.privacy.noise import Purpose, Use
 from coterie.privacy.release import (

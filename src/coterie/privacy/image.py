@@ -18,7 +18,7 @@ import numpy as np
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.matrices import Matrix
-from coterie.minimisers.dispatch import minimise
+from coterie.minimisers.one_party import minimise
 from coterie.privacy.grants import Grant, issue, steps_of, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
 from coterie.privacy.proximal_bounds import ProximalBounds

@@ -2,19 +2,17 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.privacy.events import Adjacency, Event, Gaussian, PoissonGaussian
+from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, PoissonGaussian, Unit
 from coterie.privacy.grants import ONE_NOISE, GradientSumGrant, Grant, SumNoises, issue
 from coterie.privacy.noise import Law
-from coterie.privacy.observers import Observer
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
-Unit = Literal["record", "party"]
 # relative: norms, slopes and quotients are some dozen roundings of 2^-53 off, and sums of d terms d of them
 ROUNDED = 2.0**-32
 # fields that algorithms have no use for, and neutral values

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, cast
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.native.cores import on_cores
+from coterie.machine import on_cores
 from coterie.privacy import sampling
 from coterie.privacy.sampling import GAMMA_STEPS, STEPS, More
 

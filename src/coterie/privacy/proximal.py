@@ -12,10 +12,9 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.privacy.events import Event, Gaussian, TokenWalk
+from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
 from coterie.privacy.grants import Grant, issue
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
-from coterie.privacy.observers import PEER, Observer
 from coterie.privacy.proximal_bounds import ProximalBounds
 from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
 from coterie.problems.problem import Problem

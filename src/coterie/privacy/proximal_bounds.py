@@ -16,8 +16,8 @@ import dataclasses
 import math
 
 from coterie.errors import PrivacyPreconditionError
-from coterie.privacy.argmin_bounds import ROUNDING, TOLERANCE_SHARE
 from coterie.privacy.mechanisms import PartyFacts
+from coterie.privacy.objective import ROUNDING, TOLERANCE_SHARE
 from coterie.problems.problem import Problem
 
 LARGEST_POINT = (

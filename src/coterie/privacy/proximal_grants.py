@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.minimisers.dispatch import minimise
-from coterie.minimisers.one_record import lies_on_a_line, slope_at_minimum
+from coterie.minimisers.one_party import lies_on_a_line, minimise, slope_at_minimum
 from coterie.privacy.grants import SumGrant, steps_of, untouched
 from coterie.privacy.release import (
     Contribution,

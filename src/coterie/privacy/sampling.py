@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie import native
+from coterie.machine import numba_loaded
 from coterie.native import as241
 
 # the grid of Gaussian noise, in steps per standard deviation: so fine that a price of sqrt(d)/STEPS is not noticed, so
@@ -135,7 +135,7 @@ def rounded_gaussian(words: np.ndarray, more: More, steps: float = STEPS) -> np.
     flat, result = words.reshape(-1), out.reshape(-1)
     # the nearest edge of a bin is 1/2 - |x - round x| away
     edge = 0.5 - steps * _NEAR_ZERO - 2 * QUANTILE_ERROR
-    doubtful = (_round_natively if native.loaded() else _round)(flat, steps, edge, result)
+    doubtful = (_round_natively if numba_loaded() else _round)(flat, steps, edge, result)
     columns = words.shape[1]
     for place in doubtful:
         result[place] = _rounded_exactly(_Number(words, *divmod(place, columns), more), steps)

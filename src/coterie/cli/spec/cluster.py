@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from coterie.caches import processor
 from coterie.certificate import Past
 from coterie.certificate.software import software
 from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
@@ -13,6 +12,7 @@ from coterie.cli.spec.preparation import Prepared
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
+from coterie.machine import processor
 from coterie.privacy.noise import Seeded
 from coterie.spending import BudgetError, LedgerError, Spending
 from coterie.transcript import Transcript

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.machine import n_cores
 from coterie.minimisers.base import Minimiser, Subproblem
-from coterie.native.cores import n_cores
 from coterie.problems.problem import Records
 
 PIECES = 8  # for each core: those who are done early take another
@@ -17,7 +17,7 @@ PIECES = 8  # for each core: those who are done early take another
 
 def sparse(records: Sequence[Records], features_per_place: int) -> bool:
     """Whether so few of the features are in the fullest row that rows are best kept sparse."""
-    from coterie.minimisers.native.sparse import COMMON
+    from coterie.minimisers.native.passes import COMMON
 
     d = records[0].X.shape[1]
     fullest = max(int(np.count_nonzero(own.X, axis=1).max()) for own in records)
@@ -76,7 +76,7 @@ class _SparseParties(_Parties):
     """Sixteen problems of a party at a time."""
 
     def __init__(self, l2: float, records: Sequence[Records]) -> None:
-        from coterie.minimisers.native.parties import sparse_party
+        from coterie.minimisers.native.newton import sparse_party
 
         super().__init__(l2, records)
         self.ready = [sparse_party(*own) for own in records]
@@ -97,7 +97,7 @@ class _SparseParties(_Parties):
         return tasks
 
     def work(self, task, room, batch, f, norms):
-        from coterie.minimisers.native.parties import minimise_sixteen
+        from coterie.minimisers.native.newton import minimise_sixteen
 
         party, chosen = task
         minimise_sixteen(self.ready[party], self.l2, party, chosen, batch, room, f, norms)
@@ -107,14 +107,13 @@ class _DenseParties(_Parties):
     """One problem at a time, many parties in a task."""
 
     def __init__(self, l2: float, records: Sequence[Records]) -> None:
-        from coterie.minimisers.native.parties import dense_rows
+        from coterie.minimisers.native.newton import dense_rows
 
         super().__init__(l2, records)
         self.rows, self.starts = dense_rows([tuple(own) for own in records])
 
     def room(self):
-        from coterie.minimisers.native.newton import room
-        from coterie.minimisers.native.parties import single_rows
+        from coterie.minimisers.native.newton import room, single_rows
 
         return single_rows(self.most_rows, self.d), room(self.most_rows, self.d, sparse=False)
 
@@ -122,6 +121,6 @@ class _DenseParties(_Parties):
         return np.array_split(np.arange(self.n_parties), min(self.n_parties, PIECES * self.n_cores))
 
     def work(self, task, room, batch, f, norms):
-        from coterie.minimisers.native.parties import minimise_each
+        from coterie.minimisers.native.newton import minimise_each
 
         minimise_each(self.rows, self.starts, self.l2, task, batch, *room, f, norms)

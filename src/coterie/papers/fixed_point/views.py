@@ -17,7 +17,7 @@ from coterie.algorithms.general import GeneralADMM
 from coterie.network.selection import All
 from coterie.papers.fixed_point import published as fp
 from coterie.plan import Plan
-from coterie.privacy.observers import PEER
+from coterie.privacy.events import PEER
 
 Onlooker = Literal["local", "central", "network"]
 

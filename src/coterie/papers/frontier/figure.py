@@ -96,8 +96,8 @@ def first_within(curve: Curve, threshold: float) -> Reading:
         return Reading(0.0, float(curve.x[0]))
     if curve.x[k] > WIDEST * curve.x[k - 1]:
         return Reading(float(curve.x[k - 1]), float(curve.x[k]))
-    share = (curve.y[k - 1] - threshold) / (curve.y[k - 1] - curve.y[k])
-    at = math.exp(math.log(curve.x[k - 1]) + share * math.log(curve.x[k] / curve.x[k - 1]))
+    fraction = (curve.y[k - 1] - threshold) / (curve.y[k - 1] - curve.y[k])
+    at = math.exp(math.log(curve.x[k - 1]) + fraction * math.log(curve.x[k] / curve.x[k - 1]))
     return Reading(at, at)
 
 

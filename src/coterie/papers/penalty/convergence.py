@@ -151,17 +151,17 @@ def rate_bound(
 def _bounds(topology: Topology, eta: float, theta: float, m: np.ndarray, M: np.ndarray, mu: float) -> RateBound:
     laplacian, signless = laplacians(topology)
     spectrum = Spectrum.of(topology)
-    pull = eta * spectrum.signless_max  # sigma-tilde-max
+    sigma_tilde = eta * spectrum.signless_max  # sigma-tilde-max
     excess = (eta - theta) * spectrum.laplacian_max  # sigma-bar-max
     gain = (eta - theta) * spectrum.laplacian_min_nonzero  # sigma-bar-min
     connection = theta * spectrum.laplacian_min_nonzero
-    first = connection / (mu**2 * pull)  # (21)
+    first = connection / (mu**2 * sigma_tilde)  # (21)
     left = np.diag((mu * excess**2 + mu**2 * M**2) / (connection * (mu - 1))) + eta * signless
     right = 2 * (eta - theta) * laplacian + 2 * np.diag(m)
     root = np.linalg.inv(np.linalg.cholesky(left))
     second = float(np.linalg.eigvalsh(root @ right @ root.T)[0])  # (22): delta * left <= right
     least = float(m.min())
-    spread = (mu**2 * M.max() ** 2 + mu * excess**2) / (connection * (mu - 1)) + pull
+    spread = (mu**2 * M.max() ** 2 + mu * excess**2) / (connection * (mu - 1)) + sigma_tilde
     return RateBound(mu, min(first, second), min(first, 2 * least / spread), min(first, 2 * (least + gain) / spread))
 
 

@@ -46,7 +46,7 @@ class Quadratics:
         return self.degree_matrix - self.adjacency
 
     @functools.cached_property
-    def pull(self) -> np.ndarray:
+    def signless(self) -> np.ndarray:
         """W (D + A)."""
         return self.penalty[:, None] * (self.degree_matrix + self.adjacency)
 
@@ -61,12 +61,12 @@ class Quadratics:
         """J of Theorem 3.1, for Z = (Y, f)."""
         n = len(self.bends)
         nothing = np.zeros((n, n))
-        return np.block([[np.eye(n) / self.dual_step, nothing], [nothing, self.pull]])
+        return np.block([[np.eye(n) / self.dual_step, nothing], [nothing, self.signless]])
 
     def step(self, z: np.ndarray) -> np.ndarray:
         """Eqs. (13)-(16): Z(t) to Z(t+1)."""
         y, f = np.split(z, 2)
-        f = (self.pull @ f - self.root @ y) / (self.bends + 2 * self.penalty * self.topology.degrees)
+        f = (self.signless @ f - self.root @ y) / (self.bends + 2 * self.penalty * self.topology.degrees)
         return np.concatenate([y + self.dual_step * self.root @ f, f])
 
     def long_run_factor(self) -> float:
@@ -83,11 +83,11 @@ class Quadratics:
         which is 0 along the consensus, where nothing else contracts."""
         theta_sigma = self.dual_step * np.linalg.eigvalsh(self.laplacian)[1]
         excess = np.linalg.svd((self.penalty - self.dual_step)[:, None] * self.laplacian, compute_uv=False)
-        pull = np.linalg.svd(self.pull, compute_uv=False).max()
+        signless = np.linalg.svd(self.signless, compute_uv=False).max()
         smallest = excess[excess > 1e-9].min() if with_smallest else 0.0
         mu = np.linspace(1.02, 50.0, 3000)
-        cost = (mu**2 * self.bends.max() ** 2 + mu * excess.max() ** 2) / (theta_sigma * (mu - 1)) + pull
-        return float(np.minimum(theta_sigma / (mu**2 * pull), 2 * (self.bends.min() + smallest) / cost).max())
+        cost = (mu**2 * self.bends.max() ** 2 + mu * excess.max() ** 2) / (theta_sigma * (mu - 1)) + signless
+        return float(np.minimum(theta_sigma / (mu**2 * signless), 2 * (self.bends.min() + smallest) / cost).max())
 
 
 def penalty_perturbation_has_slack() -> Erratum:
@@ -123,7 +123,7 @@ def descent_product(penalty: tuple[float, ...]) -> float:
     """The left side of (19) for the start that the first step takes to (3, 3, 1)."""
     parties = Quadratics(TRIANGLE, bends=np.full(3, 0.01), penalty=np.array(penalty), dual_step=1.0)
     wanted = np.array([3.0, 3.0, 1.0])
-    start = np.linalg.solve(parties.pull, (parties.bends + 2 * parties.penalty * TRIANGLE.degrees) * wanted)
+    start = np.linalg.solve(parties.signless, (parties.bends + 2 * parties.penalty * TRIANGLE.degrees) * wanted)
     before = np.concatenate([np.zeros(3), start])
     after = parties.step(before)
     return float(after @ parties.weighting @ (after - before))

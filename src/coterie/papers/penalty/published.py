@@ -17,8 +17,8 @@ def penalty_perturbation_theorem_4_1(plan: Plan) -> PublishedBound | None:
     dual_step: Schedule = plan.algorithm.dual_step  # type: ignore[attr-defined]
 
     def loss(t: int, i: int) -> float:
-        pull = mechanism.penalty.at(t, i) * int(plan.topology.degrees[i])
-        return record_weight(plan, i) * (1.4 * plan.problem.loss.smoothness + rate.at(t, i)) / pull
+        penalties = mechanism.penalty.at(t, i) * int(plan.topology.degrees[i])
+        return record_weight(plan, i) * (1.4 * plan.problem.loss.smoothness + rate.at(t, i)) / penalties
 
     def penalty_is_enough(i: int) -> bool:
         return all(mechanism.penalty.at(t, i) >= dual_step.at(t, i) for t in range(plan.n_rounds))

@@ -90,13 +90,13 @@ class _Recycled:
         self.inner = now[:, None] * laplacian + 2 / L * self.signless
         self.bends = np.diag(positive("smoothness", smoothness, topology) ** 2)  # D_M
         self.inverse = np.linalg.pinv(following[:, None] * laplacian, rcond=1e-10)
-        self.first_share, self.second_share = L * mu / 2, L * mu / (2 * (mu - 1))
+        self.first_part, self.second_part = L * mu / 2, L * mu / (2 * (mu - 1))
 
     def conditions(self, gamma: float) -> RecycledConditions:
         tilde, least = self.base + gamma, self.base.min() + gamma
         recycled = self.signless / tilde  # W(t+1) (D + A) D-tilde^-1
-        first = np.eye(len(tilde)) + recycled - self.first_share / least * self.inverse @ self.bends
-        second = self.signless - recycled @ self.inner - self.second_share / least * self.bends
+        first = np.eye(len(tilde)) + recycled - self.first_part / least * self.inverse @ self.bends
+        second = self.signless - recycled @ self.inner - self.second_part / least * self.bends
         return RecycledConditions(_least_eigenvalue(first), _least_eigenvalue(second), self.common)
 
     def enough(self) -> float:
@@ -104,9 +104,9 @@ class _Recycled:
         room = _least_eigenvalue(self.signless)
         if room <= 1e-12 * np.linalg.norm(self.signless, 2):
             raise InputError("penalty: the parties' penalties differ so much that (ii) fails for all large weights")
-        pull, bends = np.linalg.norm(self.signless, 2), self.bends.max()
-        first = pull + self.first_share * np.linalg.norm(self.inverse, 2) * bends
-        second = (pull * np.linalg.norm(self.inner, 2) + self.second_share * bends) / room
+        signless, bends = np.linalg.norm(self.signless, 2), self.bends.max()
+        first = signless + self.first_part * np.linalg.norm(self.inverse, 2) * bends
+        second = (signless * np.linalg.norm(self.inner, 2) + self.second_part * bends) / room
         return 1.01 * float(max(first, second))
 
 

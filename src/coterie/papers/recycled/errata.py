@@ -52,8 +52,8 @@ def even_iterations_are_free() -> Erratum:
         public = algorithm.init(ring, d)[0]
         for k in range(10):
             eta, noise = np.asarray(penalty(k))[:, None], rng.normal(size=(3, d))
-            pull = bends * centres - noise - 2 * dual + eta * (degrees * f + adjacency @ f)
-            odd = pull / (bends + 2 * eta * degrees)  # eq. (18)
+            right_side = bends * centres - noise - 2 * dual + eta * (degrees * f + adjacency @ f)
+            odd = right_side / (bends + 2 * eta * degrees)  # eq. (18)
             gaps = degrees * odd - adjacency @ odd
             dual = dual + eta / 2 * gaps  # eq. (15)
             stored = bends * (odd - centres) + noise

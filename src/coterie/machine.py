@@ -1,4 +1,5 @@
-"""Where compiled programs are kept between processes: folders under `$XDG_CACHE_HOME/coterie`.
+"""The machine: its cores, whether it has Numba, and where programs that were compiled for it are kept, under
+`$XDG_CACHE_HOME/coterie`.
 
 Machine code fits one kind of processor, so each kind has a folder of its own. Whoever can write there can have code
 executed, so a folder is used only if nobody but its owner can write to it or put another in its place.
@@ -10,7 +11,14 @@ import hashlib
 import os
 import platform
 import stat
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
+
+# --- where compiled programs are kept ---------------------------------------------------------------------------------
 
 LARGEST = 2 * 10**9  # bytes in one folder; the files that were used longest ago are removed
 
@@ -85,3 +93,30 @@ def processor() -> str:
         lines = []
     kind = [line for line in lines if line.startswith(("model name", "flags", "Features"))][:2]
     return hashlib.sha256("\n".join([platform.machine(), platform.processor(), *kind]).encode()).hexdigest()[:16]
+
+
+# --- cores ------------------------------------------------------------------------------------------------------------
+
+Part = TypeVar("Part")
+Done = TypeVar("Done")
+
+
+def n_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_cores(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
+    with ThreadPoolExecutor(n_cores()) as cores:
+        return list(cores.map(work, parts))
+
+
+@functools.cache
+def has_numba() -> bool:
+    """For loops in machine code (`native`)."""
+    return find_spec("numba") is not None
+
+
+def numba_loaded() -> bool:
+    """Whether somebody has paid for loading it, which takes longer than drawing a few numbers."""
+    return "numba" in sys.modules

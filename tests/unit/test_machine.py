@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from coterie import caches
-from coterie.caches import cache_folder, processor
+from coterie import machine
+from coterie.machine import cache_folder, processor
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_a_link_in_place_of_a_folder_is_not_used(home, tmp_path):
 
 
 def test_the_size_is_bounded_and_the_oldest_go_first(home, monkeypatch):
-    monkeypatch.setattr(caches, "LARGEST", 250)
+    monkeypatch.setattr(machine, "LARGEST", 250)
     folder = cache_folder("xla")
-    caches._keep_bounded.cache_clear()
+    machine._keep_bounded.cache_clear()
     for age, name in enumerate(("new", "older", "oldest")):
         (folder / name).write_bytes(bytes(100))
         os.utime(folder / name, (10**9 - age, 10**9 - age))

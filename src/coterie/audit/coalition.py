@@ -1,0 +1,120 @@
+"""What a coalition sees of sums whose messages carry noise that cancels between pairs: every message, exactly.
+
+Engines in one process make sums, for noise that cancels exactly need not be drawn to be taken off again. Here all
+parties send messages, through the grant and the streams that sites use. A coalition of t others knows its own
+contributions, noise and pairs; what is left of all messages of the run is one Gaussian vector on each data set.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.audit.finding import Measured
+from coterie.audit.gaussian_view import GaussianPair, compared
+from coterie.audit.recording import Workbench
+from coterie.data.federation import Federation
+from coterie.network.channels import PairwiseSum
+from coterie.network.selection import All
+from coterie.plan import Plan
+from coterie.privacy.noise import Keys
+from coterie.privacy.pairs import PairStreams
+from coterie.privacy.release import unit_noise
+from coterie.problems.problem import Records
+
+_AFFINE = 1e-6
+
+
+class _Prepared:
+    """One pair's noise in every round, (round, d), in standard deviations."""
+
+    def __init__(self, units: np.ndarray) -> None:
+        self.units = units
+
+    def whole_steps(self, d: int, keys: Keys, steps: float) -> np.ndarray:
+        return np.rint(self.units[[t for _, _, t in keys]] * steps)
+
+
+def messages(plan: Plan, data: Federation, own: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """(run, round, party, d): what everybody sends, with unit noise own (run, round, party, d) and pairs (run, round,
+    pair, d)."""
+    channel, n, d = plan.algorithm.channel, plan.facts.n_parties, own.shape[-1]
+    assert isinstance(channel, PairwiseSum)
+    edges, noise = list(channel.partners(n).edges), channel.pairs(n)
+    steps = np.zeros(own.shape, np.int64)
+    for run, units in enumerate(pairs):
+        for party in range(n):
+            streams = {sum(edge) - party: _Prepared(units[:, e]) for e, edge in enumerate(edges) if party in edge}
+            sent = PairStreams(party, streams, noise)
+            for t in range(plan.n_rounds):
+                steps[run, t, party] = sent.steps(t, d)
+    with jax.enable_x64(True):
+        records = [Records(*map(jnp.asarray, plan.problem.records(shard))) for shard in data.shards]
+        one_run = functools.partial(_one_run, plan, records)
+        return np.asarray(jax.jit(jax.vmap(one_run))(jnp.asarray(own), jnp.asarray(steps)))
+
+
+def _one_run(plan: Plan, records: list[Records], own: Any, steps: Any) -> Any:
+    algorithm, n, channel = plan.algorithm, plan.facts.n_parties, plan.algorithm.channel
+    assert isinstance(channel, PairwiseSum)
+    problem, scales = plan.problem.share(n), plan.grant_scales()
+    public, private = algorithm.init(plan.topology, own.shape[-1])
+    sent = []
+    for t in range(plan.n_rounds):
+        inbox, kept, now = algorithm.inbox(float(t), public, plan.topology), [], []
+        for party in range(n):
+            grant = plan.as_grant(jax.tree.map(lambda a, party=party, t=t: a[t, party], scales))
+            heard, state = (jax.tree.map(lambda a, party=party: a[party], tree) for tree in (inbox, private))
+            state, out = algorithm.local(grant, problem, records[party], state, heard, None)
+            alone = jax.tree.map(lambda a: a[None], out)
+            now.append(channel.message(alone, grant, unit_noise(own[t, party], steps[t, party])).value)
+            kept.append(state)
+        private = jax.tree.map(lambda *states: jnp.stack(states), *kept)
+        grid = plan.as_grant(jax.tree.map(lambda a, t=t: a[t, 0], scales)).grid
+        public = algorithm.combine(
+            float(t), public, jnp.stack(now).sum(axis=0).astype(jnp.float64) * grid, plan.topology
+        )
+        sent.append(jnp.stack(now).astype(jnp.float64) * grid)
+    return jnp.stack(sent)
+
+
+def check(bench: Workbench) -> Measured:
+    plan, n = bench.plan, bench.plan.facts.n_parties
+    channel = plan.algorithm.channel
+    if not isinstance(channel, PairwiseSum) or not isinstance(plan.algorithm.selection, All):
+        return Measured(stated=bench.stated, applicable=False, detail="no messages whose noise cancels")
+    honest = n - channel.colluders
+    edges = np.asarray(channel.partners(n).edges)
+    d = plan.problem.n_coefficients(plan.facts)
+    shape = (plan.n_rounds, n + len(edges), d)
+    # the protected party is the first, and the last ones collude
+    unknown = np.concatenate([np.arange(n) < honest, (edges < honest).all(axis=1)])
+    places = np.flatnonzero(np.broadcast_to(unknown[:, None], shape))
+    round_of, member, _ = np.unravel_index(places, shape)
+    of_pair = member >= n
+    random = np.random.default_rng(bench.seed).standard_normal((8, len(places)))
+    noise = np.zeros((1 + len(places) + len(random), np.prod(shape)))
+    noise[:, places] = np.concatenate([np.zeros((1, len(places))), np.eye(len(places)), random])
+    own, pairs = np.split(noise.reshape(-1, *shape), [n], axis=2)
+    means, factors = [], []
+    for data in bench.pair:
+        seen = messages(plan, data, own, pairs)[:, :, :honest].reshape(len(noise), -1)
+        factor = (seen[1 : 1 + len(places)] - seen[0]).T
+        deviation = np.linalg.norm(factor, axis=1) + np.finfo(float).tiny
+        error = float(np.max(np.abs(seen[1 + len(places) :] - seen[0] - random @ factor.T) / deviation))
+        if error > _AFFINE:
+            detail = f"messages are not affine in the noise (off by {error:.1e} deviations)"
+            return Measured(stated=bench.stated, applicable=False, detail=detail)
+        by_round = factor.reshape(plan.n_rounds, honest, d, -1)[..., of_pair]
+        elsewhere = by_round * (np.arange(plan.n_rounds)[:, None] != round_of[of_pair])[:, None, None]
+        for astray, detail in (
+            (by_round.sum(axis=1), "noise of pairs does not cancel in the sum"),
+            (elsewhere, "noise of pairs of one round is in messages of another"),
+        ):
+            if np.abs(astray).max(initial=0.0) > _AFFINE * deviation.max():
+                return Measured(stated=bench.stated, sound=False, detail=detail)
+        means.append(seen[0])
+        factors.append(factor)
+    return compared(bench, GaussianPair((means[0], means[1]), (factors[0], factors[1])))
