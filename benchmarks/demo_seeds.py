@@ -19,8 +19,12 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     data = load_adult(preprocessing="public")
     parties = partition.evenly(len(data.train), N_PARTIES, seed=0)
-    train = Federation.from_arrays(data.X[data.train], data.y[data.train], parties=parties, labels=data.labels)
-    test = Federation.from_arrays(data.X[data.test], data.y[data.test], parties=None, labels=data.labels)
+    train = Federation.from_arrays(
+        data.X[data.train], data.y[data.train], parties=parties, labels=data.labels, intercept=True
+    )
+    test = Federation.from_arrays(
+        data.X[data.test], data.y[data.test], parties=None, labels=data.labels, intercept=True
+    )
     X, y, _ = test.pooled
     plan = make_plan(train)
     errors = 100 * np.mean((run(plan, train, noise=Seeded(0), repeats=seeds).models @ X.T > 0) != y, axis=1)

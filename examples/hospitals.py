@@ -12,7 +12,11 @@ from coterie.problems import L2, Logistic, Problem
 
 heart = coterie.load_heart()
 hospitals = coterie.Federation.from_arrays(
-    heart.X[heart.train], heart.y[heart.train], parties=heart.parties[heart.train], labels=heart.labels
+    heart.X[heart.train],
+    heart.y[heart.train],
+    parties=heart.parties[heart.train],
+    labels=heart.labels,
+    intercept=True,
 )
 plan = coterie.Plan.make(
     PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=2.0, noise_multiplier=10.0), dual_step=2.0),
@@ -27,7 +31,9 @@ for name, size, loss in zip(hospitals.facts.parties, hospitals.facts.sizes, plan
     print(f"{name:15} {size:4} records   ε = {loss:.3f} at δ = 1e-05")
 
 transcript = coterie.run(plan, hospitals)  # noise from the operating system's entropy
-held_out = coterie.Federation.from_arrays(heart.X[heart.test], heart.y[heart.test], parties=None, labels=heart.labels)
+held_out = coterie.Federation.from_arrays(
+    heart.X[heart.test], heart.y[heart.test], parties=None, labels=heart.labels, intercept=True
+)
 X, y, _ = held_out.pooled
 print(
     f"test error {np.mean((X @ transcript.models[0] > 0) != y):.1%}, majority class {min(y.mean(), 1 - y.mean()):.1%}"

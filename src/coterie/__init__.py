@@ -18,6 +18,7 @@ _HOME = {
     "PrivateLogisticRegression": "coterie.estimators",
     "PrivateRidge": "coterie.estimators",
     "PrivateScorer": "coterie.evaluation",
+    "SchemaEncoder": "coterie.estimators",
     "Spending": "coterie.spending",
     "evaluate": "coterie.evaluation",
     "Plan": "coterie.plan",
@@ -33,7 +34,13 @@ _HOME = {
 if TYPE_CHECKING:
     from coterie.data import Federation, Schema, load_adult, load_heart
     from coterie.engines.in_process import run, run_many
-    from coterie.estimators import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge
+    from coterie.estimators import (
+        PrivateLasso,
+        PrivateLinearSVC,
+        PrivateLogisticRegression,
+        PrivateRidge,
+        SchemaEncoder,
+    )
     from coterie.evaluation import PrivateScorer, evaluate
     from coterie.network.topology import Topology
     from coterie.plan import Plan
@@ -56,6 +63,7 @@ __all__ = [
     "Problem",
     "Schedule",
     "Schema",
+    "SchemaEncoder",
     "Seeded",
     "Spending",
     "SystemEntropy",

@@ -25,5 +25,9 @@ class AuditError(CoterieError):
     """A stated loss did not stand up to its audit; nothing was released."""
 
 
+class PrivacyWarning(UserWarning):
+    """Something that must be known before a promise, or a model that comes with it, is relied on."""
+
+
 class MissingExtraError(CoterieError, ImportError):
     """An optional dependency is needed; the message names the extra."""

@@ -13,6 +13,7 @@ from coterie.citations import CITATIONS
 from coterie.cli.spec import execute, prepare, read_spec
 from coterie.cli.spec.execution import sums
 from coterie.data import DATASETS
+from coterie.data.design import split_intercept
 from coterie.spending import Spending
 from coterie.transcript import Transcript
 
@@ -61,7 +62,9 @@ def test_a_run_leaves_everything(finished):
     transcript = Transcript.load(directory / "transcript.npz")
     assert transcript.plan.to_json() == (directory / "plan.json").read_text()
     model = json.loads((directory / "model.json").read_text())
-    assert list(model["coefficients"].values()) == transcript.models[0].tolist()
+    slopes, intercept = split_intercept(transcript.models[0], 1.0, intercept=True)
+    assert list(model["coefficients"].values()) == slopes.tolist()
+    assert model["intercept"] == intercept
     assert len(model["coefficients"]) == 15
     assert told["epsilon"] <= 2.0
     assert told["rounds"] == 3
@@ -271,10 +274,14 @@ def test_a_schema_has_to_be_filled_in(coterie, patients, tmp_path):
     out = tmp_path / "schema.toml"
     code, _, _ = coterie("schema", "make", patients, "--label", "outcome", "--party-column", "site", "--out", out)
     assert code == 0
-    assert "40" not in out.read_text()
+    made = out.read_text()
+    assert "40" not in made
+    assert "proposed because of its name (ages of people in years)" in made
     code, _, told = coterie("schema", "check", out, patients)
     assert code == 2
-    assert "'minimum' is missing" in told
+    assert "got categories (); at least 2" in told
+    out.write_text(made.replace("minimum = 0", ""))
+    assert "'minimum' is missing" in coterie("schema", "check", out, patients)[2]
     assert coterie("schema", "make", patients, "--label", "outcome", "--out", out)[0] == 2  # never overwritten
 
 
@@ -285,15 +292,19 @@ def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):
     assert code == 0
     assert "VOIDS" in told
     code, told, _ = coterie("schema", "check", out, patients, "--json")
-    assert json.loads(told) == {"records": 4, "features": 3, "parties": 2, "data_derived": ["ranges", "categories"]}
+    told = json.loads(told)
+    assert (told["records"], told["features"], told["parties"], told["fits"]) == (4, 3, 2, True)
+    assert told["data_derived"] == ["ranges", "categories"]
     code, told, _ = coterie("schema", "check", out, patients)
     assert "4 records, 3 features, 2 parties" in told
     patients.write_text(patients.read_text().replace("60,x", "60,z"))
     code, _, told = coterie("schema", "check", out, patients)
     assert code == 2
-    assert "row 2 is something else" in told
+    assert "1 cells in 1 columns do not fit" in told
+    code, told, _ = coterie("schema", "check", out, patients)
+    assert "1 cell something else, first in line 4;" in told
     assert "'z'" not in told
-    assert "('z')" in coterie("schema", "check", out, patients, "--show-values")[2]
+    assert "('z')" in coterie("schema", "check", out, patients, "--show-values")[1]
 
 
 def test_whole_numbers_to_predict_may_be_classes(coterie, patients, tmp_path):

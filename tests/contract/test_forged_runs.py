@@ -126,7 +126,7 @@ class Forged:
         (self.folder / "certificate.json").write_text(certificate.to_json())
         (self.folder / "certificate.md").write_text(certificate.to_markdown())
         stated = json.loads((self.folder / "summary.json").read_text())
-        summary = summary_of(transcript, certificate, stated.get("test_error"))
+        summary = summary_of(transcript, certificate, stated.get("test"))
         (self.folder / "summary.json").write_text(json.dumps(summary))
         model = json.loads((self.folder / "model.json").read_text())
         schema = Schema.from_dict(model["schema"])
@@ -273,7 +273,9 @@ def test_a_partial_transcript_of_no_numbers(forged):
     partial = Transcript(transcript.plan, transcript.releases[:, :2] * np.nan, reproducible=False)
     partial.save(forged.folder / "partial-transcript.npz")
     forged.certificate(lambda c: c["rounds"].update(done=2))
-    forged.json("summary.json", lambda s: {k: v for k, v in {**s, "rounds": 2}.items() if k != "test_error"})
+    forged.json(
+        "summary.json", lambda s: {k: v for k, v in {**s, "rounds": 2}.items() if k not in ("test_error", "test")}
+    )
     assert "finite" in forged.refused()
 
 

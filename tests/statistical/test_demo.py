@@ -22,8 +22,12 @@ SEEDS = 16
 def adult():
     data = load_adult(preprocessing="public")
     parties = partition.evenly(len(data.train), N_PARTIES, seed=0)
-    train = Federation.from_arrays(data.X[data.train], data.y[data.train], parties=parties, labels=data.labels)
-    test = Federation.from_arrays(data.X[data.test], data.y[data.test], parties=None, labels=data.labels)
+    train = Federation.from_arrays(
+        data.X[data.train], data.y[data.train], parties=parties, labels=data.labels, intercept=True
+    )
+    test = Federation.from_arrays(
+        data.X[data.test], data.y[data.test], parties=None, labels=data.labels, intercept=True
+    )
     return train, test.pooled
 
 

@@ -18,9 +18,109 @@ SCHEMA = Schema(
 TABLE = {"age": ["45", 180], "colour": ["blue", "red"], "shift": [-8.0, 1.0], "ignored": [None, None]}
 
 
-def test_encode_clips_scales_and_makes_one_hot_columns():
+def whole(*columns, **more):
+    """A schema whose features are left as they are."""
+    return Schema(columns, Label("ill", ("no", "yes")), longest_row=1.0, **more)
+
+
+def test_encode_clips_centres_and_scales_by_public_constants():
     assert SCHEMA.feature_names == ("age", "colour=red", "colour=blue", "shift")
-    np.testing.assert_array_equal(SCHEMA.encode(TABLE), [[0.5, 0, 1, -1], [1, 1, 0, 0.25]])
+    root = np.sqrt(3)
+    features = [[0, -0.5, 0.5, -root], [root, 0.5, -0.5, 2 / 3 * root]]
+    np.testing.assert_allclose(whole(*SCHEMA.columns).encode(TABLE), features)
+    divided = SCHEMA.encode(TABLE)
+    np.testing.assert_allclose(divided / divided[1, 0] * root, features)
+
+
+def test_constants_that_are_said_take_the_place_of_those_of_the_range():
+    usual = NumberColumn("age", 0, 100, centre=40, scale=20)
+    np.testing.assert_allclose(usual.encode([20, 40, 200]), [[-1], [0], [3]])
+    plain = CategoryColumn("colour", ("red", "blue"), centred=False, weight=2.0)
+    np.testing.assert_array_equal(plain.encode(["blue", "red"]), [[0, 2], [2, 0]])
+    amounts = NumberColumn("cost", -1000, 1000, log=True, centre=0, scale=1)
+    np.testing.assert_allclose(amounts.encode([0, 9, -99])[:, 0], [0, np.log(10), -np.log(100)])
+
+
+def test_bins_are_categories_of_a_number():
+    ages = NumberColumn("age", 0, 100, bins=(18, 65), missing=True)
+    assert ages.feature_names == ("age from 0 to 18", "age from 18 to 65", "age from 65 to 100", "age is missing")
+    np.testing.assert_array_equal(ages.encode([-3, 18, 64.9, 65, 300, None]).argmax(axis=1), [0, 1, 1, 2, 2, 3])
+    np.testing.assert_allclose(ages.encode([50]), [[-0.25, 0.75, -0.25, -0.25]])
+
+
+@pytest.mark.parametrize("blank", ["", " ", "NA", "n/a", "NULL", "?", None, float("nan")])
+def test_blanks_are_told_by_a_feature_of_their_own(blank):
+    age = NumberColumn("age", 0, 100, centre=50, scale=25, missing=True)
+    assert age.feature_names == ("age", "age is missing")
+    np.testing.assert_array_equal(age.encode([blank, "75"]), [[0, 1], [1, 0]])
+    np.testing.assert_array_equal(
+        NumberColumn("age", 0, 100, centre=50, scale=25, missing=0).encode([blank]), [[-2, 1]]
+    )
+    colour = CategoryColumn("colour", ("red",), other=True, missing=True)
+    assert colour.feature_names == ("colour=red", "colour is other", "colour is missing")
+    np.testing.assert_array_equal(colour.encode(["red", blank, "green"]).argmax(axis=1), [0, 2, 1])
+    with pytest.raises(InputError, match="row 1 is missing; a finite number, or missing = true in the schema, is"):
+        NumberColumn("age", 0, 100).encode([1, blank])
+    with pytest.raises(InputError, match="row 1 is missing"):
+        CategoryColumn("colour", ("red",), other=True).encode(["green", blank])
+
+
+def test_a_listed_category_is_no_blank_and_whole_numbers_are_their_texts():
+    country = CategoryColumn("country", ("NA", "BW"), missing=True)
+    np.testing.assert_array_equal(country.encode(["NA", "", "BW"]).argmax(axis=1), [0, 2, 1])
+    np.testing.assert_array_equal(CategoryColumn("flag", ("0", "1")).encode([1.0, 0]).argmax(axis=1), [1, 0])
+
+
+def test_misfits_are_listed_with_column_count_and_place():
+    table = {"age": ["1", "old", "", "300", "2"], "colour": ["red", "green", "", "green", "blue"], "shift": [0] * 5}
+    found = {(m.column, m.what): m for m in SCHEMA.misfits(table | {"ill": ["no", "no", "yes", "so", "no"]})}
+    assert {key: m.rows.tolist() for key, m in found.items()} == {
+        ("age", "no finite number"): [1],
+        ("age", "missing"): [2],
+        ("age", "outside the range"): [3],
+        ("colour", "something else"): [1, 3],
+        ("colour", "missing"): [2],
+        ("ill", "something else"): [3],
+    }
+    assert [key for key, m in found.items() if not m.refused] == [("age", "outside the range")]
+    with pytest.raises(
+        InputError, match=r"column 'colour': row 1 is something else \(--show.*\) \(so are 1 more\); one"
+    ):
+        SCHEMA.columns[1].encode(table["colour"])
+
+
+def test_rows_of_categories_are_never_cut_and_a_share_of_others_is_stated():
+    """The share is that of rows that fill their ranges; 20,000 of them, so 5.5 standard deviations are 0.9 points."""
+    texts = tuple(f"c{i}" for i in range(9))
+    nine = Schema(tuple(CategoryColumn(f"x{i}", ("a", "b", "c")) for i in range(9)), Label("ill", ("no", "yes")))
+    assert (nine.longest, nine.share_cut, nine.rows_cut) == (1.0, 0.0, "no row can be cut")
+    assert np.linalg.norm(nine.encode({f"x{i}": ["a", "c"] for i in range(9)}), axis=1) == pytest.approx([1, 1])
+    rng = np.random.default_rng(0)
+    numbers = tuple(NumberColumn(f"x{i}", 0, 10**i) for i in range(8))
+    mixed = Schema((*numbers, CategoryColumn("c", texts)), Label("ill", ("no", "yes")))
+    table = {f"x{i}": rng.uniform(0, 10**i, 20_000) for i in range(8)} | {"c": rng.choice(texts, 20_000)}
+    norms = np.linalg.norm(mixed.encode(table), axis=1)
+    assert mixed.share_cut == pytest.approx(0.05, abs=1e-3)
+    assert np.mean(norms > 1) == pytest.approx(mixed.share_cut, abs=0.012)
+    assert norms.max() <= mixed.longest
+    assert "about 5% of rows" in mixed.rows_cut
+    everything_cut = Schema(mixed.columns, mixed.label, longest_row=0.1)
+    assert everything_cut.share_cut > 0.99
+
+
+extremes = st.sampled_from([0.0, 1.0, -1.0, 1e9, -1e9])
+
+
+@given(st.lists(st.tuples(extremes, extremes, st.sampled_from(["a", "b", "?", "z"])), min_size=1, max_size=5))
+def test_no_row_is_longer_than_the_schema_says(rows):
+    columns = (
+        NumberColumn("x", -1, 3, missing=3.0, weight=2.0),
+        NumberColumn("y", -5, 5, log=True, centre=1, scale=0.3),
+        CategoryColumn("c", ("a", "b"), other=True, missing=True),
+    )
+    schema = Schema(columns, Label("ill", ("no", "yes")))
+    X = schema.encode({name: [row[place] for row in rows] for place, name in enumerate("xyc")})
+    assert np.linalg.norm(X, axis=1).max() <= schema.longest * (1 + 1e-12)
 
 
 def test_labels_are_validated_and_number_labels_clipped():
@@ -72,12 +172,12 @@ def test_write_keeps_an_existing_file_unless_asked(tmp_path):
     [
         (
             {"colour": ["blue", "green"]},
-            "column 'colour': row 1 is something else (--show-values quotes it); one of ('red', 'blue')",
+            "column 'colour': row 1 is something else (--show-values quotes it); one of ('red', 'blue'), or other",
         ),
         ({"age": [1, "old"]}, "column 'age': row 1 is no finite number (--show-values quotes it); a finite number"),
         ({"age": [None, 1]}, "column 'age': row 0 is missing; a finite number"),
         ({"age": [1, float("nan")]}, "column 'age': row 1 is missing; a finite number"),
-        ({"age": [[1], [2]]}, "column 'age': row 0 is no finite number"),
+        ({"age": [[1], [2]]}, "column 'age': row 0 is no finite number (--show-values quotes it) (so are 1 more)"),
         ({"age": 3}, "column 'age': got int; a list"),
         ({"colour": "red"}, "column 'colour': got str; a list"),
         ({"shift": [1.0]}, "column 'shift': got 1 values but column 'age' has 2"),
@@ -109,6 +209,22 @@ def test_missing_column_and_unknown_label_are_refused():
         (lambda: CategoryColumn("colour", "red"), "column 'colour': got categories 'red'"),
         (lambda: CategoryColumn("colour", ("red", "red")), "column 'colour': got categories ('red', 'red')"),
         (lambda: CategoryColumn("colour", (1, 2)), "column 'colour': got categories (1, 2)"),
+        (lambda: CategoryColumn("colour", ("red",)), "column 'colour': got categories ('red',); at least 2"),
+        (lambda: CategoryColumn("colour", ("red", "blue"), other="yes"), "column 'colour': got other 'yes'"),
+        (lambda: CategoryColumn("colour", ("red", "blue"), weight=0), "column 'colour': got weight 0"),
+        (lambda: NumberColumn("age", 0, 1, centre=2), "column 'age': got centre 2; a number from 0 to 1"),
+        (lambda: NumberColumn("age", 0, 1, scale=0), "column 'age': got scale 0; a positive"),
+        (lambda: NumberColumn("age", 0, 1, scale=1e-101), "column 'age': got scale 1e-101; a positive"),
+        (lambda: NumberColumn("age", 0, 1e300, scale=1e-90), "column 'age': got scale 1e-90 for the range"),
+        (lambda: NumberColumn("age", 0, 1, log=1), "column 'age': got log 1; true or false"),
+        (lambda: NumberColumn("age", 0, 1, missing=5), "column 'age': got missing 5; a number from 0 to 1"),
+        (lambda: NumberColumn("age", 0, 1, missing="fill"), "column 'age': got missing 'fill'; a number from"),
+        (lambda: NumberColumn("age", 0, 9, bins=(3, 2)), "column 'age': got bins (3, 2); increasing"),
+        (lambda: NumberColumn("age", 0, 9, bins=(0, 2)), "column 'age': got bins (0, 2); increasing"),
+        (lambda: NumberColumn("age", 0, 9, bins=3), "column 'age': got bins 3; increasing"),
+        (lambda: NumberColumn("age", 0, 9, bins=(3,), log=True), "column 'age': got bins beside log"),
+        (lambda: NumberColumn("age", 0, 9, bins=(3,), missing=2), "column 'age': got missing 2 beside bins"),
+        (lambda: Schema(SCHEMA.columns, SCHEMA.label, longest_row=0), "longest_row: got 0; a positive"),
         (lambda: Label("ill", ("yes",)), "column 'ill': got values ('yes',); at least 2"),
         (lambda: Schema((), SCHEMA.label), "columns: got none"),
         (lambda: Schema((NumberColumn("ill", 0, 1),), SCHEMA.label), "columns: the name 'ill' is used twice"),

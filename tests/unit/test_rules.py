@@ -114,7 +114,7 @@ def test_the_demo_is_its_example_as_a_spec():
 def test_the_hospitals_example_is_what_the_rules_choose():
     made = prepare(read_spec(EXAMPLES / "heart.toml"))
     heart = load_heart()
-    model = PrivateLogisticRegression(**BUDGET, classes=heart.labels, fit_intercept=False)
+    model = PrivateLogisticRegression(**BUDGET, classes=heart.labels)
     model.fit(heart.X[heart.train], heart.y[heart.train], parties=heart.parties[heart.train])
     assert model.transcript_.plan.digest == made.plan.digest
 

@@ -139,10 +139,10 @@ def test_channels_follow_trust_and_selections_have_names(prepared):
 
 
 def test_a_model_that_is_not_one_number_per_feature(prepared):
-    text = '[parties]\ncount = 1\n[algorithm]\nname = "general-admm"\nrounds = 2\n'
+    text = '[parties]\ncount = 1\n[problem]\nintercept = false\n[algorithm]\nname = "general-admm"\nrounds = 2\n'
     text += "A = [[1, 0, 0], [0, 1, 0], [0, 0, 1], {}]"
     outcome = execute(prepared('file = "all.csv"', text.format("[0, 1, -1]")))
-    model = model_of(outcome.transcript, outcome.records.schema, outcome.records.feature_names)
+    model = model_of(outcome.transcript, outcome.records.schema, outcome.records.feature_names, intercept=False)
     assert model["coefficients"] == outcome.transcript.models[0].tolist()
     assert len(model["coefficients"]) == 4
     with pytest.raises(InputError, match="different lengths"):
@@ -210,9 +210,9 @@ def test_one_bad_cell_is_found_behind_the_first_chunk(tmp_path):
     cells = [str(i) for i in range(n)]
     cells[CHUNK_ROWS + 2] = "many"
     (tmp_path / "t.csv").write_text("a\n" + "\n".join(cells) + "\n")
-    values = read_columns(tmp_path / "t.csv", ["a"], numbers=["a"])["a"]
-    with pytest.raises(InputError, match=f"row {CHUNK_ROWS + 2} is no finite number"):
-        NumberColumn("a", 0, 1).encode(values)
+    table = read_columns(tmp_path / "t.csv", ["a"], numbers=["a"])
+    with pytest.raises(InputError, match=f"line {CHUNK_ROWS + 4} is no finite number"):
+        NumberColumn("a", 0, 1).encode(table["a"], place=table.place)
 
 
 @pytest.mark.parametrize(
@@ -231,4 +231,4 @@ def test_one_bad_cell_is_found_behind_the_first_chunk(tmp_path):
 def test_parquet_types_that_hold_numbers(tmp_path, values):
     pq.write_table(pa.table({"x": values}), tmp_path / "t.parquet")
     column = read_columns(tmp_path / "t.parquet", ["x"], numbers=["x"])["x"]
-    np.testing.assert_array_equal(NumberColumn("x", 0, 1).encode(column), [[1.0], [0.0]])
+    np.testing.assert_array_equal(NumberColumn("x", 0, 1, centre=0, scale=1).encode(column), [[1.0], [0.0]])

@@ -73,10 +73,10 @@ def _one_run(plan: Plan, records: list[Records], own: Any, steps: Any) -> Any:
             kept.append(state)
         private = jax.tree.map(lambda *states: jnp.stack(states), *kept)
         grid = plan.as_grant(jax.tree.map(lambda a, t=t: a[t, 0], scales)).grid
-        public = algorithm.combine(
-            float(t), public, jnp.stack(now).sum(axis=0).astype(jnp.float64) * grid, plan.topology
-        )
-        sent.append(jnp.stack(now).astype(jnp.float64) * grid)
+        steps_sent = jnp.stack(now)
+        received = steps_sent.sum(axis=0).astype(jnp.float64) * grid
+        public = algorithm.combine(float(t), public, received, plan.topology)
+        sent.append(steps_sent.astype(jnp.float64) * grid)
     return jnp.stack(sent)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from coterie.certificate.markdown import as_markdown
 from coterie.certificate.signatures import check_section
 from coterie.certificate.software import ALWAYS, EXTRAS, software
-from coterie.certificate.statements import EXECUTION, Declared, Past, statements, void_reasons
+from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, statements, void_reasons
 from coterie.errors import AuditError, InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity
@@ -44,6 +44,7 @@ def make_certificate(
     tuning: str | None = None,
     audit: dict[str, Any] | None = None,
     engine: str = "in-process",
+    design: str = "declared",
     sites: dict[str, Any] | None = None,
 ) -> "Certificate":
     """The certificate of one run of `plan`.
@@ -51,7 +52,8 @@ def make_certificate(
     reproducible: the noise came from a seed, so nothing is private.
     past: (description, epsilon, delta) of what was released from the same data before; the total is stated.
     tuning: what choosing the settings cost, in words. audit: results of an audit, as plain JSON values. engine: what
-    carried the plan out. sites: who signed it, as `signatures.section` has it.
+    carried the plan out. design: "schema" where a public schema encoded the columns, else "declared". sites: who signed
+    it, as `signatures.section` has it.
     """
     check_delta(delta)
     if not isinstance(tuning, (str, type(None))) or not isinstance(audit, (dict, type(None))):
@@ -60,10 +62,12 @@ def make_certificate(
         )
     if engine not in EXECUTION:
         raise InputError(f"engine: got {engine!r}; one of {', '.join(EXECUTION)} is needed")
+    if design not in DESIGN:
+        raise InputError(f"design: got {design!r}; one of {', '.join(DESIGN)} is needed")
     checked_past = _checked_past(past)
     check_plain("tuning, audit, past", _texts([tuning, audit, [what for what, _, _ in checked_past]]))
     rounds_done = _checked_rounds(plan, rounds_done)
-    declared = Declared(delta, bool(reproducible), rounds_done, checked_past, tuning, audit, engine, sites)
+    declared = Declared(delta, bool(reproducible), rounds_done, checked_past, tuning, audit, engine, design, sites)
     document = {
         "format": FORMAT,
         **statements(plan, declared),
@@ -191,12 +195,14 @@ class Certificate:
             tuning=document["tuning"],
             audit=audit if isinstance(audit, dict) else None,
             engine=document["execution"]["engine"],
+            design=document["design"]["by"],
             sites=document.get("sites"),
         )
 
     def _unchecked(self) -> list[str]:
         notes = [
-            "randomness, past releases, tuning and audit are declarations: a plan cannot tell whether they are true"
+            "randomness, past releases, tuning, design and audit are declarations: a plan cannot tell whether they are "
+            "true"
         ]
         made, here = self.document["software"], software()
         if made["package_digest"] != here["package_digest"]:

@@ -36,6 +36,7 @@ def as_markdown(document: dict[str, Any]) -> str:
             ("mechanism", f"{mechanism['algorithm']}: {mechanism['mechanism']}, noise: {mechanism['noise']}"),
             ("accountant", f"{accountant['used']}: {accountant['how']}"),
             ("randomness", randomness["source"]),
+            ("design", document["design"]["what"]),
             ("rounds", f"{charged}; {rounds['fixed_in_advance']}"),
             ("tuning", document["tuning"]),
             ("audit", _audit(document["audit"])),

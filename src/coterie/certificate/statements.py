@@ -56,6 +56,12 @@ EXECUTION = {
     "sites": "every party's own process held its records, its noise and its ledger; a coordinator, which no record "
     "reaches, passed messages on",
 }
+DESIGN = {
+    "declared": "declared public by the user: that scales, categories and all other preprocessing of the columns came "
+    "from public knowledge is their word, and nothing here shows it",
+    "schema": "a public schema encoded every column by constants that stand in it; that these came from public "
+    "knowledge is the word of whoever wrote it",
+}
 _ACCOUNTANTS = {
     "pure": "sum of the pure losses of all releases",
     "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
@@ -85,6 +91,7 @@ class Declared(NamedTuple):
     tuning: str | None
     audit: dict[str, Any] | None
     engine: str
+    design: str
     sites: dict[str, Any] | None = None
 
 
@@ -113,6 +120,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "mechanism": _mechanism(plan),
         "accountant": _accountant(plan, declared.delta, epsilon),
         "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},
+        "design": {"by": declared.design, "what": DESIGN[declared.design]},
         "bounds": list(_bounds(plan)),
         "public_facts": {
             "parties": list(plan.facts.parties),

@@ -103,10 +103,12 @@ def _fill(folder: Path, proposal: "Proposal", transcript: Any, signed: dict[str,
         reproducible=proposal.seed is not None,
         tuning=proposal.tuning,
         engine="sites",
+        design="schema",
         sites=signed,
     )
     origin = {"proposal.json": proposal.to_json()}
-    fill_run(folder, transcript, certificate, origin, log, proposal.schema, proposal.schema.feature_names)
+    schema = proposal.schema
+    fill_run(folder, transcript, certificate, origin, log, schema, schema.feature_names, intercept=proposal.intercept)
 
 
 def _sockets(folder: Path, proposal: "Proposal") -> dict[str, Path]:

@@ -97,8 +97,13 @@ def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> De
     started = time.perf_counter()
     adult = load_adult(preprocessing="public")
     parties = partition.evenly(len(adult.train), N_PARTIES, seed=0)
-    train = Federation.from_arrays(adult.X[adult.train], adult.y[adult.train], parties=parties, labels=adult.labels)
-    test = Federation.from_arrays(adult.X[adult.test], adult.y[adult.test], parties=None, labels=adult.labels)
+
+    def federation(rows: np.ndarray, parties: np.ndarray | None) -> Federation:
+        return Federation.from_arrays(
+            adult.X[rows], adult.y[rows], parties=parties, labels=adult.labels, intercept=True
+        )
+
+    train, test = federation(adult.train, parties), federation(adult.test, None)
     X_test, y_test, _ = test.pooled
 
     def errors(models: np.ndarray) -> np.ndarray:
@@ -120,7 +125,7 @@ def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> De
         exact_error_by_round=errors(run(exact_plan, train).models_by_round[0]),
         nonprivate_error=float(errors(pooled_optimum(train))[0]),
         majority_error=float(min(np.mean(y_test), 1 - np.mean(y_test))),
-        feature_names=adult.feature_names,
+        feature_names=(*adult.feature_names, "constant column"),
         n_test=len(y_test),
         seconds=time.perf_counter() - started,
     )

@@ -5,13 +5,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
 from coterie.certificate import shown_loss
-from coterie.cli.demo import pooled_optimum
 from coterie.cli.spec import Outcome, prepare, read_spec
-from coterie.cli.spec.execution import Progress
+from coterie.cli.spec.execution import Progress, nonprivate_result
 from coterie.cli.spec.local_sites import SiteProcesses, execute_at_sites
 from coterie.ledger import Ledger
 from coterie.site.store import Store
@@ -46,15 +44,14 @@ name = "sites"
 @dataclasses.dataclass(frozen=True)
 class SitesDemo:
     outcome: Outcome
-    nonprivate_error: float  # of the pooled optimum
+    nonprivate_error: float | None  # of the optimum without noise; None where scikit-learn is not there
     majority_error: float
     ledgers: tuple[tuple[str, int, float], ...]  # party, rounds it has released, epsilon it has charged
 
     @property
     def test_error(self) -> float:
-        found = self.outcome.test_error
-        assert found is not None
-        return found
+        assert self.outcome.result is not None
+        return self.outcome.result["error"]
 
     def summary(self) -> dict[str, Any]:
         """As the demo in one process."""
@@ -71,6 +68,11 @@ class SitesDemo:
             "signed_by": [party for party, _ in self.outcome.certificate.signers],
         }
 
+    def _without_privacy(self) -> dict[str, str]:
+        if self.nonprivate_error is None:
+            return {}
+        return {"test error, not private": f"{self.nonprivate_error:.2%}  (all records in one place, no noise)"}
+
     def table(self) -> Table:
         certificate = self.outcome.certificate
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -80,7 +82,7 @@ class SitesDemo:
             table.add_row("WARNING", warning)
         rows = {
             "test error, private": f"[bold]{self.test_error:.2%}[/bold]",
-            "test error, not private": f"{self.nonprivate_error:.2%}  (all records in one place, no noise)",
+            **self._without_privacy(),
             "majority class": f"{self.majority_error:.2%}  on held-out records, declared public",
             "privacy loss": f"ε = {shown_loss(certificate.epsilon)} at δ = {certificate.delta:g}, replace-one",
             "from": f"anybody who sees {certificate.views[0].sees}",
@@ -109,12 +111,11 @@ def run_sites_demo(*, seed: int | None = None, progress: Progress | None = None)
                 ledgers.append((name, len(booked.committed), booked.price.epsilon))
 
     outcome = execute_at_sites(prepared, (), progress=progress, at_end=look)
-    assert prepared.records.test is not None
-    X, y = prepared.records.test
-    optimum = pooled_optimum(prepared.records.federation)[0]
+    exact = nonprivate_result(outcome)
+    assert outcome.result is not None
     return SitesDemo(
         outcome=outcome,
-        nonprivate_error=float(np.mean((X @ optimum > 0) != y)),
-        majority_error=float(min(np.mean(y), 1 - np.mean(y))),
+        nonprivate_error=None if exact is None else exact["error"],
+        majority_error=outcome.result["majority_error"],
         ledgers=tuple(ledgers),
     )

@@ -10,7 +10,21 @@ from typing import Annotated, NoReturn
 import typer
 
 import coterie
-from coterie.cli import audit, certificate, cite, coordinate, datasets, errata, propose, reproduce, run, schema, site
+from coterie.cli import (
+    audit,
+    certificate,
+    cite,
+    coordinate,
+    datasets,
+    errata,
+    evaluate,
+    predict,
+    propose,
+    reproduce,
+    run,
+    schema,
+    site,
+)
 
 _LOGGER = logging.getLogger("coterie")
 
@@ -142,6 +156,8 @@ def demo(
 
 
 app.command(epilog=run.EXAMPLES)(run.run)
+app.command(epilog=predict.EXAMPLES)(predict.predict)
+app.command(epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=propose.EXAMPLES)(propose.propose)
 app.command(epilog=coordinate.EXAMPLES)(coordinate.coordinate)
 app.command(epilog=audit.EXAMPLES)(audit.audit)

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,7 +106,7 @@ def _run(
         if content.engine.name == "sites":
             from coterie.cli.spec import local_sites
 
-            local_sites.check(prepared.plan)
+            local_sites.check(prepared)
         if plan_only:
             _print_plan(prepared, json_line)
             return
@@ -217,22 +217,30 @@ def _write(outcome: "Outcome", place: "Reserved") -> Path:
 
 
 def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
+    from coterie.cli.spec.execution import cautions_of, nonprivate_result
+
     if json_line:
         told = {**outcome.summary(), "seconds": round(outcome.seconds, 2), "directory": str(directory)}
+        line = nonprivate_result(outcome)
+        told |= {"warnings": list(cautions_of(outcome))} | ({} if line is None else {"nonprivate": line})
         typer.echo(json.dumps(told))
         return
-    error = {} if outcome.test_error is None else {"test error": f"{outcome.test_error:.2%} (public records)"}
-    more = {**error, "rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
-    _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}))
+    more = {"rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
+    _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}, cautions_of(outcome)))
+    if outcome.result is not None:
+        typer.echo("")
+        _show(_result_table(outcome.result, nonprivate_result(outcome)))
+    elif outcome.transcript.complete:
+        typer.echo(f"how good it is: coterie evaluate {directory} FILE")
 
 
 def _what_stopped(outcome: "Outcome", directory: Path) -> str:
     transcript = outcome.transcript
-    done = f"after {transcript.n_rounds} of {transcript.plan.n_rounds} rounds"
-    when = "asked to stop when it was done" if transcript.complete else f"stopped {done}"
+    done = f"stopped after round {transcript.n_rounds} of {transcript.plan.n_rounds}: there is no model"
+    when = "asked to stop when it was done: the model is there" if transcript.complete else done
     ledger = outcome.spec.ledger
     spent = "the loss of the whole plan counts as spent" if ledger is None else f"{ledger.name} was charged in full"
-    return f"{when}; everything that was released is kept in {directory}; {spent}"
+    return f"{when}, and {spent}; everything that was released is kept in {directory}"
 
 
 def _audited(plan: "Plan", *, quiet: bool) -> dict[str, Any]:
@@ -248,22 +256,52 @@ def _audited(plan: "Plan", *, quiet: bool) -> dict[str, Any]:
 
 
 def _print_plan(prepared: Any, json_line: bool) -> None:
+    from coterie.cli.spec.execution import cautions_of
+
     certificate = prepared.certificate()
     if json_line:
         document = certificate.document
         told = {key: document[key] for key in ("verdict", "guarantee", "views", "mechanism", "plan_digest")}
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps({**told, "warnings": list(cautions_of(prepared))}))
         return
-    _show(_loss_table(certificate, {"rounds": str(prepared.plan.n_rounds), "released": "nothing yet"}))
+    more = {"rounds": str(prepared.plan.n_rounds), "rows": prepared.records.schema.rows_cut, "released": "nothing yet"}
+    _show(_loss_table(certificate, more, cautions_of(prepared)))
 
 
-def _loss_table(certificate: "Certificate", more: dict[str, str]) -> "Table":
+def _result_table(result: dict[str, Any], nonprivate: dict[str, Any] | None) -> "Table":
+    """The model on public records, beside the majority class and, of public data, the fit without privacy."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
+    heading = [f"on {result['records']:,} public records", "model"]
+    rows: dict[str, tuple[str, str, Any]] = {
+        "error": ("{:.2%}", "majority_error", None),
+        "auc": ("{:.3f}", "", 0.5),
+        "calibration_error": ("{:.2%}", "", None),
+        "rmse": ("{:.4g}", "mean_rmse", None),
+        "r2": ("{:.3f}", "", 0.0),
+    }
+    names = {"auc": "AUC", "calibration_error": "calibration error", "rmse": "root mean square error", "r2": "R²"}
+    trivial = "majority class" if "error" in result else "always the mean"
+    for column in [*heading, trivial, *(["without privacy"] if nonprivate is not None else [])]:
+        table.add_column(column)
+    for name, (form, baseline, constant) in rows.items():
+        if name in result:
+            against = result.get(baseline, constant)
+            cells = [form.format(result[name]), "" if against is None else form.format(against)]
+            if nonprivate is not None:
+                cells.append(form.format(nonprivate[name]))
+            table.add_row(names.get(name, name), *cells)
+    return table
+
+
+def _loss_table(certificate: "Certificate", more: dict[str, str], cautions: Sequence[str] = ()) -> "Table":
     from rich.table import Table
 
     from coterie.certificate import shown_loss
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for warning in certificate.verdict:
+    for warning in (*certificate.verdict, *cautions):
         table.add_row("WARNING", warning)
     for view in certificate.views:
         table.add_row("privacy loss", f"ε = {shown_loss(view.epsilon)} at δ = {certificate.delta:g}")

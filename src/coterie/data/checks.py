@@ -34,8 +34,16 @@ def quoted(value: Any) -> str:
     return f" ({value!r})" if _SHOW_VALUES.get() else " (--show-values quotes it)"
 
 
+# how blanks are written in files
+BLANKS = frozenset(("", "NA", "N/A", "n/a", "NaN", "nan", "NAN", "null", "NULL", "Null", "None", "?"))
+
+
 def is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and value != value)
+    if isinstance(value, str):
+        return value.strip() in BLANKS
+    return (
+        value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    )
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str:

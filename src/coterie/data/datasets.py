@@ -27,7 +27,7 @@ _HEART_ATTRIBUTION = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Encoded rows (not normalised: Federation projects them), labels as text, and a fixed split.
+    """Encoded rows, labels as text, and a fixed split.
 
     `train` and `test` are row numbers; `parties` names each row's party where the data have real ones.
     `data_derived` names what the preprocessing read off the data; pass it on to Federation.from_arrays.
@@ -151,8 +151,10 @@ def _fitted(schema: Schema, table: dict[str, np.ndarray]) -> Schema:
     for column in schema.columns:
         values = table[column.name]
         if isinstance(column, NumberColumn):
-            columns.append(NumberColumn(column.name, 0.0, float(values.max())))
+            largest = float(values.max())
+            columns.append(NumberColumn(column.name, 0.0, largest, centre=0.0, scale=largest))
         else:
             occurring = set(values.tolist())
-            columns.append(CategoryColumn(column.name, tuple(c for c in column.categories if c in occurring)))
-    return dataclasses.replace(schema, columns=tuple(columns))
+            categories = tuple(c for c in column.categories if c in occurring)
+            columns.append(CategoryColumn(column.name, categories, centred=False))
+    return dataclasses.replace(schema, columns=tuple(columns), longest_row=1.0)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data import checks
+from coterie.data.design import make_design, project_rows, row_norms
 from coterie.errors import InputError
 from coterie.facts import Facts
 
@@ -71,6 +72,7 @@ class Federation:
         sample_weight: Any = None,
         weight_bound: float | str = 1.0,
         min_records: int = 2,
+        intercept: bool = False,
         data_derived: Sequence[str] = (),
     ) -> "Federation":
         """Split rows by `parties` and project them to public bounds.
@@ -82,6 +84,7 @@ class Federation:
         row_norm: rows with a larger 2-norm are scaled down to it.
         sample_weight: clipped to [0, weight_bound]; ones when left out.
         min_records: parties with fewer records are refused; 1 allows people as parties.
+        intercept: append the constant column of `coterie.data.design`; rows keep the same norm.
         data_derived: names of facts that preprocessing already read off the data.
 
         `labels`, `label_bound`, `row_norm` and `weight_bound` may be "from-data": the fact is then read off the
@@ -93,10 +96,12 @@ class Federation:
         min_records = checks.whole_number("min_records", min_records, at_least=1)
         party_names, party_of_row = _party_codes(parties, n_records, min_records)
 
-        row_norm = _bound("row_norm", row_norm, lambda: _row_norms(X), derived)
+        row_norm = _bound("row_norm", row_norm, lambda: row_norms(X), derived)
         if not 1e-100 <= row_norm <= 1e100:  # beyond this, squares leave the range of float64
             raise InputError(f"row_norm: got {row_norm}; a number from 1e-100 to 1e100 is needed")
-        X = _project_rows(X, row_norm)
+        if intercept:
+            X = make_design(X, row_norm, intercept=True)
+        X = project_rows(X, row_norm)
 
         weight = np.ones(n_records)
         if sample_weight is not None:
@@ -229,29 +234,3 @@ def _label_positions(
             f"y: row {row} has a label{checks.quoted(value)} that is not in labels={tuple(values)}"
         ) from None
     return np.array(positions, dtype=np.float64), tuple(str(value) for value in values)
-
-
-def _row_norms(X: np.ndarray) -> np.ndarray:
-    """2-norms that do not overflow on the way."""
-    peak, direction_norm = _peak_and_direction_norm(X)
-    with np.errstate(over="ignore"):
-        return peak * direction_norm
-
-
-def _peak_and_direction_norm(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    peak = np.abs(X).max(axis=1)
-    direction = X / np.where(peak > 0, peak, 1.0)[:, None]
-    return peak, np.maximum(np.linalg.norm(direction, axis=1), 1.0)
-
-
-def _project_rows(X: np.ndarray, row_norm: float) -> np.ndarray:
-    """Rows scaled down to `row_norm` where they are longer; the others are returned unchanged."""
-    peak, direction_norm = _peak_and_direction_norm(X)
-    largest_peak = row_norm / direction_norm
-    projected = X.copy()
-    longer = peak > largest_peak
-    projected[longer] = X[longer] / peak[longer, None] * largest_peak[longer, None]
-    # Rounding can leave a norm one step above the bound, and the bound is what sensitivity rests on.
-    while (above := np.linalg.norm(projected, axis=1) > row_norm).any():
-        projected[above] *= 1 - 2.0**-52
-    return projected

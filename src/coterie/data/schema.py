@@ -1,17 +1,56 @@
-"""A public schema: what columns, categories, ranges and labels a federation agreed on before anyone looked at data."""
+"""A public schema: what columns, categories, ranges and labels a federation agreed on before anyone looked at data, and
+the preprocessing that follows from them alone.
+
+Every constant is public, so encoding looks at no record but the one it encodes. Where centre and scale of a number are
+left open they are mean and standard deviation of a value that is spread evenly over the range; one feature for each of
+k categories, less 1/k, is centred in the same way. All features are divided by `longest_row`, so that rows of that norm
+get norm 1, to which longer ones are cut. Left open, it is the norm that one row in twenty would exceed if values were
+spread evenly over their ranges (by the first two moments of its square), or the longest that there can be if that is
+less: rows of categories alone are never cut. Dividing by the longest possible row would cut none, and leave the others
+too short against the noise (`docs/schema.md` has the measurement).
+"""
 
 import dataclasses
+import itertools
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coterie.data.checks import is_missing, nearest, quoted
 from coterie.errors import InputError
+
+NUMBER = "no finite number"
+MISSING = "missing"
+UNLISTED = "something else"
+OUTSIDE = "outside the range"
+_ONE_IN_TWENTY = 1.645  # standard deviations above the mean
+_SHOWN = 12  # texts of a list in a sentence
+_OR_MISSING = ", or missing = true in the schema,"
+
+
+class Misfit(NamedTuple):
+    """Cells of one column that do not fit, for one reason.
+
+    rows: positions, from 0. values: as they stand there, never to leave the place of the data. `needed` is what would
+    fit. What is only clipped (`refused` is False) is encoded all the same.
+    """
+
+    column: str
+    what: str
+    rows: np.ndarray
+    values: tuple[Any, ...]
+    needed: str
+    refused: bool = True
+
+    def sentence(self, place: Callable[[int], str]) -> str:
+        more = "" if len(self.rows) == 1 else f" (so are {len(self.rows) - 1:,} more)"
+        what = self.what if self.what == MISSING else f"{self.what}{quoted(self.values[0])}"
+        return f"column {self.column!r}: {place(int(self.rows[0]))} is {what}{more}; {self.needed} is needed"
 
 
 def _check_name(what: str, name: Any) -> str:
@@ -20,11 +59,21 @@ def _check_name(what: str, name: Any) -> str:
     return str(name)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _check_range(name: str, minimum: Any, maximum: Any) -> tuple[float, float]:
-    are_numbers = all(isinstance(value, Real) and math.isfinite(value) for value in (minimum, maximum))
-    if not (are_numbers and minimum < maximum):
+    if not (_is_number(minimum) and _is_number(maximum) and minimum < maximum):
         raise InputError(f"column {name!r}: got range {minimum!r} to {maximum!r}; finite minimum < maximum is needed")
+    if not math.isfinite(float(maximum) - float(minimum)):
+        raise InputError(f"column {name!r}: got range {minimum!r} to {maximum!r}; a narrower one is needed")
     return float(minimum), float(maximum)
+
+
+def _check_flag(name: str, key: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"column {name!r}: got {key} {value!r}; true or false is needed")
 
 
 def _check_texts(name: str, what: str, texts: Any, *, at_least: int) -> tuple[str, ...]:
@@ -42,8 +91,11 @@ def _values(name: str, values: Any) -> list[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
-def _numbers(name: str, values: Any) -> np.ndarray:
-    """Finite numbers; text such as "39" counts as a number, as it does in a CSV file."""
+def _numbers(name: str, values: Any) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    """(numbers, which of them are missing, the cells); NaN where a cell is none. Text such as "39" counts as a number,
+    as it does in a CSV file."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float64 and values.ndim == 1:
+        return values, np.isnan(values), []
     rows = _values(name, values)
     try:
         numbers = np.array(rows, dtype=np.float64)
@@ -51,11 +103,9 @@ def _numbers(name: str, values: Any) -> np.ndarray:
         numbers = np.empty((0, 0))
     if numbers.ndim != 1:  # some cell is no number: find it
         numbers = np.array([_number_or_nan(value) for value in rows])
-    if not np.isfinite(numbers).all():
-        row = int(np.argmin(np.isfinite(numbers)))
-        what = "missing" if is_missing(rows[row]) else f"no finite number{quoted(rows[row])}"
-        raise InputError(f"column {name!r}: row {row} is {what}; a finite number is needed")
-    return numbers
+    missing = np.isnan(numbers)
+    missing[missing] = [is_missing(rows[row]) for row in np.flatnonzero(missing)]
+    return numbers, missing, rows
 
 
 def _number_or_nan(value: Any) -> float:
@@ -65,64 +115,274 @@ def _number_or_nan(value: Any) -> float:
         return math.nan
 
 
-def _positions(name: str, values: Any, allowed: tuple[str, ...]) -> np.ndarray:
-    """Position of each value in `allowed`, compared as text."""
-    position = {text: number for number, text in enumerate(allowed)}
+def _text(value: Any) -> str:
+    """As a CSV file would have it: whole numbers without a point."""
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _positions(name: str, values: Any, listed: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    """(positions in `listed`, -1 where a value is not there; which of those are missing; the cells)."""
+    position = {text: number for number, text in enumerate(listed)}
     rows = _values(name, values)
-    positions = [position.get(value if isinstance(value, str) else str(value), -1) for value in rows]
-    if -1 in positions:
-        row = positions.index(-1)
-        what = "missing" if is_missing(rows[row]) else f"something else{quoted(rows[row])}"
-        raise InputError(f"column {name!r}: row {row} is {what}; one of {allowed} is needed")
-    return np.array(positions, dtype=np.int64)
+    positions = np.array([position.get(_text(value), -1) for value in rows], dtype=np.int64)
+    missing = positions < 0
+    missing[missing] = [is_missing(rows[row]) for row in np.flatnonzero(missing)]
+    return positions, missing, rows
+
+
+def _found(column: str, needed: str, where: Mapping[str, np.ndarray], cells: Any) -> list[Misfit]:
+    misfits = []
+    for what, mask in where.items():
+        rows = np.flatnonzero(mask)
+        if len(rows):
+            values = tuple(cells[row] for row in rows.tolist()) if len(cells) else (math.nan,) * len(rows)
+            misfits.append(Misfit(column, what, rows, values, needed, refused=what != OUTSIDE))
+    return misfits
+
+
+def _listed(texts: tuple[str, ...]) -> str:
+    shown = ", ".join(map(repr, texts[:_SHOWN]))
+    return f"({shown})" if len(texts) <= _SHOWN else f"({shown}, ... {len(texts)} in all)"
+
+
+def at_row(row: int) -> str:
+    return f"row {row}"
+
+
+def _refuse(misfits: Iterable[Misfit], place: Callable[[int], str]) -> None:
+    for misfit in misfits:
+        if misfit.refused:
+            raise InputError(misfit.sentence(place))
+
+
+def _one_of_k(positions: np.ndarray, k: int, *, centred: bool = True) -> np.ndarray:
+    """One feature for each of k levels, less 1/k: the shortest rows in which they are as far apart."""
+    features = np.full((len(positions), k), -1.0 / k if centred else 0.0)
+    features[np.arange(len(positions)), positions] += 1.0
+    return features
+
+
+def _curved(value: Any) -> Any:
+    return np.sign(value) * np.log1p(np.abs(value))
 
 
 @dataclasses.dataclass(frozen=True)
 class NumberColumn:
-    """A number with a public range: clipped into it, then divided by its largest absolute value."""
+    """A number with a public range: clipped into it, centred and scaled.
+
+    centre, scale: the feature is (value - centre) / scale; left open, the middle of the range, and its half over the
+        root of three.
+    log: sign(value) log(1 + |value|) takes the value's place, for amounts and counts; `centre` is still said as a
+        value, `scale` in the units of the logarithm.
+    bins: increasing inner edges, in the range: one feature for each interval [edge, next edge) instead.
+    missing: blanks are refused (False); filled with the centre and told by a feature of their own (True), filled with
+        a number (that number), or, with bins, an interval of their own.
+    weight: the features are multiplied by it, where somebody knows that a column matters more or less than others.
+    """
 
     name: str
     minimum: float
     maximum: float
+    centre: float | None = None
+    scale: float | None = None
+    log: bool = False
+    bins: tuple[float, ...] = ()
+    missing: bool | float = False
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _check_name("column", self.name))
         minimum, maximum = _check_range(self.name, self.minimum, self.maximum)
         object.__setattr__(self, "minimum", minimum)
         object.__setattr__(self, "maximum", maximum)
+        _check_flag(self.name, "log", self.log)
+        self._check_bins()
+        for key in ("centre", *(("missing",) if not isinstance(self.missing, bool) else ())):
+            value = getattr(self, key)
+            if value is not None and not (_is_number(value) and minimum <= value <= maximum):
+                raise InputError(
+                    f"column {self.name!r}: got {key} {value!r}; a number from {minimum:g} to {maximum:g} is needed"
+                )
+        for key in ("scale", "weight"):
+            value = getattr(self, key)
+            if value is not None and not (_is_number(value) and 1e-100 <= value <= 1e100):
+                raise InputError(f"column {self.name!r}: got {key} {value!r}; a positive finite number is needed")
+        low, high, _, scale = self._line
+        if not self.bins and not (scale > 0 and (high - low) / scale < 1e100):
+            raise InputError(
+                f"column {self.name!r}: got scale {self.scale!r} for the range {minimum:g} to {maximum:g}; its numbers "
+                "leave the range of floating point"
+            )
+
+    def _check_bins(self) -> None:
+        is_list = isinstance(self.bins, Sequence | np.ndarray) and not isinstance(self.bins, str)
+        edges = tuple(self.bins) if is_list else (math.nan,)
+        if not all(map(_is_number, edges)) or any(
+            not low < high for low, high in zip((self.minimum, *edges), (*edges, self.maximum), strict=True)
+        ):
+            raise InputError(
+                f"column {self.name!r}: got bins {self.bins!r}; increasing numbers between {self.minimum:g} and "
+                f"{self.maximum:g} are needed"
+            )
+        object.__setattr__(self, "bins", tuple(map(float, edges)))
+        if edges and (self.log or self.centre is not None or self.scale is not None):
+            raise InputError(f"column {self.name!r}: got bins beside log, centre or scale; bins need none of them")
+        if edges and not isinstance(self.missing, bool):
+            raise InputError(f"column {self.name!r}: got missing {self.missing!r} beside bins; true or false is needed")
 
     @property
     def bound(self) -> float:
         return max(abs(self.minimum), abs(self.maximum))
 
     @property
-    def feature_names(self) -> tuple[str, ...]:
-        return (self.name,)
+    def levels(self) -> int:
+        """Features of a column with bins."""
+        return len(self.bins) + 1 + bool(self.missing)
 
-    def encode(self, values: Any) -> np.ndarray:
-        return (np.clip(_numbers(self.name, values), self.minimum, self.maximum) / self.bound)[:, None]
+    @property
+    def _line(self) -> tuple[float, float, float, float]:
+        """(lowest, highest, centre, scale), all after the logarithm if there is one."""
+        curve = _curved if self.log else float
+        low, high = float(curve(self.minimum)), float(curve(self.maximum))
+        centre = low + (high - low) / 2 if self.centre is None else float(curve(self.centre))
+        return low, high, centre, (high - low) / (2 * math.sqrt(3)) if self.scale is None else float(self.scale)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        if not self.bins:
+            return (self.name, *((f"{self.name} is missing",) if self.missing is not False else ()))
+        edges = (self.minimum, *self.bins, self.maximum)
+        names = [f"{self.name} from {low:g} to {high:g}" for low, high in itertools.pairwise(edges)]
+        return (*names, *((f"{self.name} is missing",) if self.missing else ()))
+
+    @property
+    def longest(self) -> float:
+        """The largest 2-norm that the features of one record can have."""
+        if self.bins:
+            return self.weight * math.sqrt(1 - 1 / self.levels)
+        low, high, centre, scale = self._line
+        reach = max(high - centre, centre - low) / scale
+        if self.missing is not False:
+            reach = max(reach, math.hypot(self._filled, 1.0))
+        return self.weight * reach
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Mean and variance of the squared norm of the features: if values are spread evenly over the range, or, where
+        a scale was said, normally around the centre."""
+        if self.bins:
+            return self.longest**2, 0.0
+        low, high, centre, scale = self._line
+        low, high = (low - centre) / scale, (high - centre) / scale
+        second = (low * low + low * high + high * high) / 3
+        fourth = (low**4 + low**3 * high + low**2 * high**2 + low * high**3 + high**4) / 5
+        mean, variance = (second, fourth - second**2) if self.scale is None else (min(second, 1.0), 2.0)
+        return self.weight**2 * mean, self.weight**4 * variance
+
+    @property
+    def _filled(self) -> float:
+        if isinstance(self.missing, bool):
+            return 0.0
+        _, _, centre, scale = self._line
+        return (float(_curved(self.missing) if self.log else self.missing) - centre) / scale
+
+    def misfits(self, values: Any) -> list[Misfit]:
+        numbers, missing, cells = _numbers(self.name, values)
+        return self._misfits(numbers, missing, cells)
+
+    def _misfits(self, numbers: np.ndarray, missing: np.ndarray, cells: Any) -> list[Misfit]:
+        finite = np.isfinite(numbers)
+        cells = cells if len(cells) else numbers
+        where = {NUMBER: ~finite & ~missing}
+        found = _found(self.name, "a finite number", where, cells)
+        if self.missing is False:
+            found += _found(self.name, f"a finite number{_OR_MISSING}", {MISSING: missing}, cells)
+        outside = finite & ((numbers < self.minimum) | (numbers > self.maximum))
+        found += _found(self.name, f"{self.minimum:g} to {self.maximum:g}", {OUTSIDE: outside}, cells)
+        return sorted(found, key=lambda misfit: (not misfit.refused, misfit.rows[0]))
+
+    def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
+        numbers, missing, cells = _numbers(self.name, values)
+        if not np.isfinite(numbers).all() and (self.missing is False or not np.isfinite(numbers[~missing]).all()):
+            _refuse(self._misfits(numbers, missing, cells), place)
+        numbers = np.clip(numbers, self.minimum, self.maximum)
+        if self.bins:
+            positions = np.searchsorted(self.bins, numbers, side="right")
+            return self.weight * _one_of_k(np.where(missing, self.levels - 1, positions), self.levels)
+        _, _, centre, scale = self._line
+        line = ((_curved(numbers) if self.log else numbers) - centre) / scale
+        if self.missing is False:
+            return self.weight * line[:, None]
+        return self.weight * np.column_stack([np.where(missing, self._filled, line), missing])
 
 
 @dataclasses.dataclass(frozen=True)
 class CategoryColumn:
-    """One of the public categories: one 0/1 feature for each, in the declared order."""
+    """One of k public categories: one feature for each, in the declared order, 1 - 1/k or -1/k.
+
+    other: texts that nobody listed are one more category; otherwise they are refused.
+    missing: blanks are one more category; otherwise they are refused.
+    centred: False leaves the features at 1 or 0.
+    weight: as of a number.
+    """
 
     name: str
     categories: tuple[str, ...]
+    other: bool = False
+    missing: bool = False
+    centred: bool = True
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _check_name("column", self.name))
-        object.__setattr__(self, "categories", _check_texts(self.name, "categories", self.categories, at_least=1))
+        for key in ("other", "missing", "centred"):
+            _check_flag(self.name, key, getattr(self, key))
+        at_least = 1 if self.other or self.missing else 2
+        object.__setattr__(
+            self, "categories", _check_texts(self.name, "categories", self.categories, at_least=at_least)
+        )
+        if not (_is_number(self.weight) and 1e-100 <= self.weight <= 1e100):
+            raise InputError(f"column {self.name!r}: got weight {self.weight!r}; a positive finite number is needed")
+
+    @property
+    def levels(self) -> int:
+        return len(self.categories) + self.other + self.missing
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        return tuple(f"{self.name}={category}" for category in self.categories)
+        more = (*(("other",) if self.other else ()), *(("missing",) if self.missing else ()))
+        return (*(f"{self.name}={category}" for category in self.categories), *(f"{self.name} is {m}" for m in more))
 
-    def encode(self, values: Any) -> np.ndarray:
-        positions = _positions(self.name, values, self.categories)
-        one_hot = np.zeros((len(positions), len(self.categories)))
-        one_hot[np.arange(len(positions)), positions] = 1.0
-        return one_hot
+    @property
+    def longest(self) -> float:
+        return self.weight * (math.sqrt(1 - 1 / self.levels) if self.centred else 1.0)
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """As of a number; of categories all rows have the same norm, or very nearly."""
+        return self.longest**2, 0.0
+
+    def misfits(self, values: Any) -> list[Misfit]:
+        return self._misfits(*_positions(self.name, values, self.categories))
+
+    def _misfits(self, positions: np.ndarray, missing: np.ndarray, cells: Any) -> list[Misfit]:
+        needed = f"one of {_listed(self.categories)}"
+        found = [] if self.missing else _found(self.name, f"{needed}{_OR_MISSING}", {MISSING: missing}, cells)
+        if not self.other:
+            unlisted = (positions < 0) & ~missing
+            found += _found(self.name, f"{needed}, or other = true in the schema,", {UNLISTED: unlisted}, cells)
+        return sorted(found, key=lambda misfit: misfit.rows[0])
+
+    def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
+        positions, missing, cells = _positions(self.name, values, self.categories)
+        unlisted = positions < 0
+        if unlisted.any():
+            _refuse(self._misfits(positions, missing, cells), place)
+            positions[unlisted] = len(self.categories)
+            positions[missing] = self.levels - 1
+        return self.weight * _one_of_k(positions, self.levels, centred=self.centred)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,25 +396,63 @@ class Label:
         object.__setattr__(self, "name", _check_name("label", self.name))
         object.__setattr__(self, "values", _check_texts(self.name, "values", self.values, at_least=2))
 
-    def encode(self, values: Any) -> np.ndarray:
-        return np.array(self.values)[_positions(self.name, values, self.values)]
+    def misfits(self, values: Any) -> list[Misfit]:
+        return self._misfits(*_positions(self.name, values, self.values))
+
+    def _misfits(self, positions: np.ndarray, missing: np.ndarray, cells: Any) -> list[Misfit]:
+        where = {MISSING: missing, UNLISTED: (positions < 0) & ~missing}
+        found = _found(self.name, f"one of {_listed(self.values)}", where, cells)
+        return sorted(found, key=lambda misfit: misfit.rows[0])
+
+    def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
+        positions, missing, cells = _positions(self.name, values, self.values)
+        if (positions < 0).any():
+            _refuse(self._misfits(positions, missing, cells), place)
+        return np.array(self.values)[positions]
 
 
 @dataclasses.dataclass(frozen=True)
-class NumberLabel(NumberColumn):
+class NumberLabel:
     """A number to predict, clipped into its public range but not scaled; `bound` serves as `label_bound`."""
 
-    def encode(self, values: Any) -> np.ndarray:
-        return np.clip(_numbers(self.name, values), self.minimum, self.maximum)
+    name: str
+    minimum: float
+    maximum: float
+
+    def __post_init__(self) -> None:
+        column = NumberColumn(self.name, self.minimum, self.maximum)  # the same checks
+        object.__setattr__(self, "minimum", column.minimum)
+        object.__setattr__(self, "maximum", column.maximum)
+
+    @property
+    def bound(self) -> float:
+        return max(abs(self.minimum), abs(self.maximum))
+
+    def misfits(self, values: Any) -> list[Misfit]:
+        return NumberColumn(self.name, self.minimum, self.maximum).misfits(values)
+
+    def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
+        numbers, _, _ = _numbers(self.name, values)
+        if not np.isfinite(numbers).all():
+            _refuse(self.misfits(values), place)
+        return np.clip(numbers, self.minimum, self.maximum)
+
+
+Column = NumberColumn | CategoryColumn
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Feature columns in order, the label, and the column that names each row's party (if there is one)."""
+    """Feature columns in order, the label, and the column that names each row's party (if there is one).
 
-    columns: tuple[NumberColumn | CategoryColumn, ...]
+    longest_row: features are divided by it, so that a row of this norm becomes one of norm 1, to which longer ones are
+        then cut; left open, it follows from the columns.
+    """
+
+    columns: tuple[Column, ...]
     label: Label | NumberLabel
     party_column: str | None = None
+    longest_row: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -166,42 +464,106 @@ class Schema:
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise InputError(f"columns: the name {repeated[0]!r} is used twice; every column needs its own name")
+        if self.longest_row is not None and not (_is_number(self.longest_row) and 1e-100 <= self.longest_row <= 1e100):
+            raise InputError(f"longest_row: got {self.longest_row!r}; a positive finite number is needed")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.feature_names)
 
-    def encode(self, table: Mapping[str, Iterable[Any]]) -> np.ndarray:
-        """The feature matrix of a table given as column name -> values; other columns are ignored."""
-        blocks: list[np.ndarray] = []
-        for column in self.columns:
-            if column.name not in table:
-                raise InputError(f"table: column {column.name!r} is missing{nearest(column.name, map(str, table))}")
-            blocks.append(column.encode(table[column.name]))
-            if len(blocks[-1]) != len(blocks[0]):
-                first = f"column {self.columns[0].name!r} has {len(blocks[0])}"
-                raise InputError(f"column {column.name!r}: got {len(blocks[-1])} values but {first}")
-        return np.hstack(blocks)
+    @property
+    def longest(self) -> float:
+        """The norm of the longest row that can be encoded; at most 1 where no row can be cut."""
+        longest = self._longest / self._unit
+        return 1.0 if math.isclose(longest, 1.0, rel_tol=1e-12) else longest
 
-    def encode_label(self, values: Iterable[Any]) -> np.ndarray:
+    @property
+    def _unit(self) -> float:
+        if self.longest_row is not None:
+            return float(self.longest_row)
+        mean, variance = self._usual
+        return min(math.sqrt(mean + _ONE_IN_TWENTY * math.sqrt(variance)), self._longest)
+
+    @property
+    def _longest(self) -> float:
+        return math.hypot(*(column.longest for column in self.columns))
+
+    @property
+    def _usual(self) -> tuple[float, float]:
+        means, variances = zip(*(column.usual for column in self.columns), strict=True)
+        return sum(means), sum(variances)
+
+    @property
+    def share_cut(self) -> float:
+        return self.share_cut_at(1.0)
+
+    def share_cut_at(self, row_norm: float) -> float:
+        """Of rows whose values are spread as `NumberColumn.usual` has it, how many a row norm cuts; from the schema
+        alone, by the normal law with the same mean and variance of the squared norm."""
+        if self.longest <= row_norm:
+            return 0.0
+        (mean, variance), limit = self._usual, (row_norm * self._unit) ** 2
+        if variance == 0:
+            return float(mean > limit * (1 + 1e-9))
+        return math.erfc((limit - mean) / math.sqrt(2 * variance)) / 2
+
+    @property
+    def rows_cut(self) -> str:
+        """How many rows can be cut, in words; from the schema alone."""
+        if self.longest <= 1:
+            return "no row can be cut"
+        longest = f"the longest that the schema allows is {self.longest:.3g} times the row norm"
+        return f"about {self.share_cut:.0%} of rows would be cut if values filled their ranges evenly; {longest}"
+
+    def misfits(self, table: Mapping[str, Any], *, with_label: bool = True) -> list[Misfit]:
+        """Everything in a table that does not fit, column by column; for whoever holds the table."""
+        parts = [*self.columns, *((self.label,) if with_label else ())]
+        return [misfit for part in parts for misfit in part.misfits(self._column_of(table, part.name))]
+
+    def encode(self, table: Mapping[str, Any]) -> np.ndarray:
+        """The feature matrix of a table given as column name -> values; other columns are ignored.
+
+        A table of `coterie.data.tables` loses each column as it is used, so that no two copies of all of them exist.
+        """
+        take = getattr(table, "take", None)
+        place = getattr(table, "place", at_row)
+        X, start = np.empty((0, 0)), 0
+        for column in self.columns:
+            values = self._column_of(table, column.name) if take is None else take(column.name)
+            block = column.encode(values, place=place)
+            if start == 0:
+                X = np.empty((len(block), len(self.feature_names)))
+            if len(block) != len(X):
+                first = f"column {self.columns[0].name!r} has {len(X)}"
+                raise InputError(f"column {column.name!r}: got {len(block)} values but {first}")
+            X[:, start : start + block.shape[1]] = block
+            start += block.shape[1]
+        X /= self._unit
+        return X
+
+    def _column_of(self, table: Mapping[str, Any], name: str) -> Any:
+        if name not in table:
+            raise InputError(f"table: column {name!r} is missing{nearest(name, map(str, table))}")
+        return table[name]
+
+    def encode_label(self, values: Iterable[Any], *, place: Callable[[int], str] = at_row) -> np.ndarray:
         """Labels as texts of the public label set, or numbers clipped into the public range."""
-        return self.label.encode(values)
+        return self.label.encode(values, place=place)
 
     def to_dict(self) -> dict[str, Any]:
-        party = {} if self.party_column is None else {"party_column": self.party_column}
-        columns = [dataclasses.asdict(column) for column in self.columns]
-        return {**party, "label": dataclasses.asdict(self.label), "columns": columns}
+        """What was said, and nothing of what was left open."""
+        whole = {key: getattr(self, key) for key in ("party_column", "longest_row")}
+        said = {key: value for key, value in whole.items() if value is not None}
+        return {**said, "label": _said(self.label), "columns": [_said(column) for column in self.columns]}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Schema":
-        _check_keys("schema", content, needed=("label", "columns"), optional=("party_column",))
+        _check_keys("schema", content, needed=("label", "columns"), optional=("party_column", "longest_row"))
         if not isinstance(content["columns"], list | tuple):
             raise InputError(f"columns: got {content['columns']!r}; a list of tables is needed")
-        columns = tuple(
-            _read_part("columns", part, "categories", CategoryColumn, NumberColumn) for part in content["columns"]
-        )
-        label = _read_part("label", content["label"], "values", Label, NumberLabel)
-        return cls(columns, label, content.get("party_column"))
+        columns = tuple(_read_part("columns", part, CategoryColumn, NumberColumn) for part in content["columns"])
+        label = _read_part("label", content["label"], Label, NumberLabel)
+        return cls(columns, label, content.get("party_column"), content.get("longest_row"))
 
     @classmethod
     def read(cls, path: str | Path) -> "Schema":
@@ -226,6 +588,15 @@ class Schema:
             raise InputError(f"path: cannot write {str(path)!r}: {error.strerror}") from error
 
 
+def _said(part: Any) -> dict[str, Any]:
+    told = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.default is dataclasses.MISSING or value != field.default or type(value) is not type(field.default):
+            told[field.name] = list(value) if isinstance(value, tuple) else value
+    return told
+
+
 def _check_keys(where: str, content: Any, *, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     if not isinstance(content, Mapping):
         raise InputError(f"{where}: got {content!r}; a table is needed")
@@ -237,12 +608,14 @@ def _check_keys(where: str, content: Any, *, needed: tuple[str, ...], optional: 
             raise InputError(f"{where}: key {key!r} is missing")
 
 
-def _read_part(where: str, content: Any, list_key: str, of_texts: type, of_numbers: type) -> Any:
-    """One column or the label: texts where it has `list_key`, a number with a range otherwise."""
-    _check_keys(where, content, needed=("name",), optional=("minimum", "maximum", list_key))
+def _read_part(where: str, content: Any, of_texts: type, of_numbers: type) -> Any:
+    """One column or the label: texts where it has their list, a number with a range otherwise."""
+    fields = {cls: [field.name for field in dataclasses.fields(cls)] for cls in (of_texts, of_numbers)}
+    list_key = fields[of_texts][1]
+    known = tuple(dict.fromkeys([*fields[of_numbers], *fields[of_texts]]))
+    _check_keys(where, content, needed=("name",), optional=known)
     where = f"{where} {content['name']!r}"
-    if list_key in content:
-        _check_keys(where, content, needed=("name", list_key))
-        return of_texts(content["name"], content[list_key])
-    _check_keys(where, content, needed=("name", "minimum", "maximum"))
-    return of_numbers(content["name"], content["minimum"], content["maximum"])
+    cls = of_texts if list_key in content else of_numbers
+    needed = ("name", list_key) if cls is of_texts else ("name", "minimum", "maximum")
+    _check_keys(where, content, needed=needed, optional=tuple(fields[cls]))
+    return cls(**content)

@@ -1,49 +1,132 @@
 """Columns from CSV and Parquet files: only those asked for, numbers as float64, with bounded memory.
 
-CSV means UTF-8, commas and one line of column names. A cell that should be a number and is none stays a text, so that
-the schema can refuse it by row and value.
+CSV means one line of column names, UTF-8 unless another encoding is named, and commas, semicolons, tabs or bars between
+cells, whichever the line of names has; `.csv.gz` is unpacked on the way. Beside anything but commas, a comma in a
+number is its decimal point. A cell that should be a number and is none stays a text, so that the schema can refuse it
+by line and value.
 """
 
+import codecs
+import contextlib
 import csv
+import gzip
+import io
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data.checks import nearest
+from coterie.data.checks import BLANKS, nearest
 from coterie.errors import InputError, MissingExtraError
 
 CHUNK_ROWS = 50_000  # rows of a CSV file that are held as texts at a time
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SHOWN_COLUMNS = 8
 
 
-def read_columns(path: Path, names: Collection[str], *, numbers: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """The columns `names` of a file; those in `numbers` as float64 where every cell is a number."""
+class Dialect(NamedTuple):
+    """How a CSV file is written, where that is not to be seen in it."""
+
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+
+    @classmethod
+    def checked(cls, where: str, delimiter: Any, encoding: Any) -> "Dialect":
+        if delimiter is not None and delimiter not in DELIMITERS:
+            raise InputError(
+                f"{where}delimiter: got {delimiter!r}; one of {', '.join(map(repr, DELIMITERS))} is needed"
+            )
+        try:
+            "names".encode(encoding)
+        except (LookupError, ValueError, TypeError):
+            raise InputError(
+                f"{where}encoding: got {encoding!r}; the name of a text encoding is needed, such as 'latin-1'"
+            ) from None
+        return cls(delimiter, encoding)
+
+
+USUAL = Dialect()
+
+
+class Table(dict[str, np.ndarray]):
+    """Columns by name, and where in which file each row stands."""
+
+    def __init__(self, columns: dict[str, np.ndarray], path: Path, lines: np.ndarray | None) -> None:
+        super().__init__(columns)
+        n_rows = len(next(iter(columns.values())))
+        self.parts = [(path, n_rows, lines)]
+
+    @classmethod
+    def joined(cls, tables: Collection["Table"]) -> "Table":
+        """One below the other; the columns leave `tables`, so that no two copies of all of them exist."""
+        first = next(iter(tables))
+        whole = cls.__new__(cls)
+        whole.parts = [part for table in tables for part in table.parts]
+        for name in list(first):
+            whole[name] = np.concatenate([table.pop(name) for table in tables])
+        return whole
+
+    @property
+    def n_rows(self) -> int:
+        return sum(n_rows for _, n_rows, _ in self.parts)
+
+    def take(self, name: str) -> np.ndarray:
+        return self.pop(name)
+
+    def line(self, row: int) -> int | None:
+        """The line of the file in which a row ends; None of a file without lines."""
+        return self._part(row)[1]
+
+    def place(self, row: int) -> str:
+        path, line, row = self._part(row)
+        of = "" if len(self.parts) == 1 else f" of {path.name!r}"
+        return f"row {row}{of}" if line is None else f"line {line}{of}"
+
+    def _part(self, row: int) -> tuple[Path, int | None, int]:
+        for path, n_rows, lines in self.parts:
+            if row < n_rows:
+                return path, None if lines is None else int(lines[row]), row
+            row -= n_rows
+        raise IndexError(row)
+
+
+def read_columns(
+    path: Path, names: Collection[str], *, numbers: Collection[str] = (), dialect: Dialect = USUAL
+) -> Table:
+    """The columns `names` of a file; those in `numbers` as float64 where every cell is a number or blank."""
     kind = _kind(path)
     try:
-        return _READERS[kind](path, tuple(names), frozenset(numbers))
-    except OSError as error:
+        if kind == "parquet":
+            return _read_parquet(path, tuple(names), frozenset(numbers))
+        return _read_csv(path, tuple(names), frozenset(numbers), dialect)
+    except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from None
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Path, *, dialect: Dialect = USUAL) -> list[str]:
     kind = _kind(path)
     try:
-        return _parquet_file(path).schema_arrow.names if kind == "parquet" else next(_csv_rows(path))[1]
-    except OSError as error:
+        if kind == "parquet":
+            return _parquet_file(path).schema_arrow.names
+        rows = _csv_rows(path, dialect)
+        next(rows)
+        return next(rows)[1]
+    except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from None
 
 
 def _kind(path: Path) -> str:
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in _READERS:
-        raise InputError(f"file: got {str(path)!r}; a name that ends in .csv or .parquet is needed")
-    return kind
+    name = path.name.lower()
+    for ending, kind in ((".csv", "csv"), (".csv.gz", "csv"), (".parquet", "parquet")):
+        if name.endswith(ending):
+            return kind
+    raise InputError(f"file: got {str(path)!r}; a name that ends in .csv, .csv.gz or .parquet is needed")
 
 
-def _unreadable(path: Path, error: OSError) -> InputError:
-    reason = error.strerror or " ".join(str(error).split())[:200]
+def _unreadable(path: Path, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
     return InputError(f"file: cannot read {str(path)!r} ({reason})")
 
 
@@ -60,62 +143,91 @@ def _check_names(path: Path, present: list[str], wanted: tuple[str, ...]) -> Non
 # --- CSV --------------------------------------------------------------------------------------------------------------
 
 
-def _read_csv(path: Path, names: tuple[str, ...], numbers: frozenset[str]) -> dict[str, np.ndarray]:
-    rows = _csv_rows(path)
+def _read_csv(path: Path, names: tuple[str, ...], numbers: frozenset[str], dialect: Dialect) -> Table:
+    rows = _csv_rows(path, dialect)
+    delimiter = next(rows)[1][0]
     _, header = next(rows)
     _check_names(path, header, names)
     places = [header.index(name) for name in names]
     shared: dict[str, str] = {}  # equal texts are stored once
     pieces: list[list[np.ndarray]] = [[] for _ in names]
     chunk: list[list[str]] = []
+    lines: list[int] = []
 
     def put_away() -> None:
         for name, place, stored in zip(names, places, pieces, strict=True):
             cells = [row[place] for row in chunk]
-            stored.append(_as_numbers(cells) if name in numbers else _as_texts(cells, shared))
+            stored.append(_as_numbers(cells, delimiter) if name in numbers else _as_texts(cells, shared))
         chunk.clear()
 
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(
                 f"file: {str(path)!r} has {len(row)} cells in line {line} and {len(header)} column names; it is cut "
-                "off or not a table with commas"
+                f"off or not a table with {DELIMITERS[delimiter]}"
             )
         chunk.append(row)
+        lines.append(line)
         if len(chunk) == CHUNK_ROWS:
             put_away()
     put_away()
-    if not sum(map(len, pieces[0])):
+    if not lines:
         raise _no_rows(path)
-    return {name: np.concatenate(stored) for name, stored in zip(names, pieces, strict=True)}
+    columns = {name: np.concatenate(stored) for name, stored in zip(names, pieces, strict=True)}
+    return Table(columns, path, np.array(lines))
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells), the column names first; empty lines are passed over."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        found = False
+def _csv_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells): first [delimiter], then the column names, then the rows; empty lines are passed over."""
+    encoding = "utf-8-sig" if codecs.lookup(dialect.encoding).name == "utf-8" else dialect.encoding
+    with contextlib.ExitStack() as stack:
+        opened = gzip.open if path.name.lower().endswith(".gz") else open
+        binary: Any = stack.enter_context(opened(path, "rb"))
+        file = stack.enter_context(io.TextIOWrapper(binary, encoding=encoding, newline=""))
+        line_number, found = 0, False
         try:
+            delimiter = dialect.delimiter or _delimiter(next((line for line in file if line.strip()), ""))
+            yield 0, [delimiter]
+            file.seek(0)
+            reader = csv.reader(file, strict=True, delimiter=delimiter)
             for row in reader:
+                line_number = reader.line_num
                 if row:
                     found = True
-                    yield reader.line_num, row
+                    yield line_number, row
         except UnicodeDecodeError as error:
             raise InputError(
-                f"file: {str(path)!r} is not UTF-8 text (byte 0x{error.object[error.start]:02x} after line "
-                f"{reader.line_num}); save it as UTF-8"
+                f"file: {str(path)!r} is not {_encoding_name(dialect.encoding)} text (byte "
+                f"0x{error.object[error.start]:02x} after line {line_number}); save it as UTF-8, or name its encoding"
             ) from None
+        except UnicodeError:
+            raise InputError(f"file: {str(path)!r} is not {dialect.encoding} text; name its encoding") from None
         except csv.Error as error:
-            raise InputError(f"file: {str(path)!r} is no CSV table (line {reader.line_num}: {error})") from None
+            raise InputError(f"file: {str(path)!r} is no CSV table (line {line_number + 1}: {error})") from None
         if not found:
             raise InputError(f"file: {str(path)!r} is empty; column names and rows are needed")
 
 
-def _as_numbers(cells: list[str]) -> np.ndarray:
-    try:
+def _encoding_name(encoding: str) -> str:
+    return "UTF-8" if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
+def _delimiter(names: str) -> str:
+    """The one that the line of column names has most of, outside of quotes."""
+    bare = "".join(names.split('"')[::2])
+    return max(DELIMITERS, key=bare.count)
+
+
+def _as_numbers(cells: list[str], delimiter: str) -> np.ndarray:
+    with contextlib.suppress(ValueError):
         return np.array(cells, dtype=np.float64)
+    filled = ["nan" if cell.strip() in BLANKS else cell for cell in cells]
+    if delimiter != ",":
+        filled = [cell.replace(",", ".") for cell in filled]
+    try:
+        return np.array(filled, dtype=np.float64)
     except ValueError:
-        return np.array(cells, dtype=object)
+        return np.array(filled, dtype=object)
 
 
 def _as_texts(cells: list[str], shared: dict[str, str]) -> np.ndarray:
@@ -129,7 +241,7 @@ def _no_rows(path: Path) -> InputError:
 # --- Parquet ----------------------------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: Path, names: tuple[str, ...], numbers: frozenset[str]) -> dict[str, np.ndarray]:
+def _read_parquet(path: Path, names: tuple[str, ...], numbers: frozenset[str]) -> Table:
     import pyarrow as pa
 
     file = _parquet_file(path)
@@ -143,7 +255,7 @@ def _read_parquet(path: Path, names: tuple[str, ...], numbers: frozenset[str]) -
             columns[name] = _from_arrow(path, name, column, as_number=name in numbers)
     except pa.ArrowException as error:
         raise _broken_parquet(path, error) from None
-    return columns
+    return Table(columns, path, None)
 
 
 def _from_arrow(path: Path, name: str, column: Any, *, as_number: bool) -> np.ndarray:
@@ -172,6 +284,3 @@ def _parquet_file(path: Path) -> Any:
 
 def _broken_parquet(path: Path, error: Exception) -> InputError:
     return InputError(f"file: {str(path)!r} is no readable Parquet file ({' '.join(str(error).split())[:200]})")
-
-
-_READERS = {"csv": _read_csv, "parquet": _read_parquet}

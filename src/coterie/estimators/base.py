@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,14 +13,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from coterie import rules
-from coterie.certificate import make_certificate, price
+from coterie.certificate import cautions, make_certificate, price
 from coterie.data.checks import positive_number
+from coterie.data.design import make_design, row_norms, split_intercept
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
-from coterie.errors import InputError
+from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
-from coterie.estimators.design import make_design, split_intercept
 from coterie.estimators.fit_privacy import describe, no_privacy
+from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
 from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -133,6 +135,9 @@ class PrivateLinearModel(BaseEstimator):
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
         y, about_labels = self._encode_labels(y)
+        about_labels["data_derived"] = (*about_labels.get("data_derived", ()), *self._looked_before(X))
+        if privacy.ledger is not None and not privacy.exact:
+            refuse_exact_scores()
         federation = Federation.from_arrays(
             self._design(X),
             y,
@@ -140,7 +145,7 @@ class PrivateLinearModel(BaseEstimator):
             row_norm=self.bounds,
             sample_weight=sample_weight,
             weight_bound=self.weight_bound,
-            **{**about_labels, "data_derived": (*about_labels.get("data_derived", ()), *self.data_derived)},
+            **about_labels,
         )
         problem = self._problem(federation.facts)
         if privacy.exact:
@@ -162,10 +167,30 @@ class PrivateLinearModel(BaseEstimator):
         self._keep(transcript.models[0])
         self.n_iter_ = plan.n_rounds
         self.certificate_ = make_certificate(
-            plan, privacy.delta, reproducible=noise.reproducible, past=past, tuning=privacy.tuning
+            plan,
+            privacy.delta,
+            reproducible=noise.reproducible,
+            past=past,
+            tuning=privacy.tuning,
+            design="schema" if encoded_by_schema() else "declared",
         )
         self.privacy_ = describe(plan, self.certificate_, constant_column=self.fit_intercept)
+        voids = [sentence for sentence in self.certificate_.verdict if sentence.startswith("VOID")]
+        for sentence in (*voids, *cautions(plan, privacy.delta), *self._cut(X, y)):
+            warnings.warn(sentence, PrivacyWarning, stacklevel=2)
         return self
+
+    def _looked_before(self, X: np.ndarray) -> tuple[str, ...]:
+        """What was read off these records before the fit, as far as it was said or can be seen."""
+        found = [*self.data_derived, *fitted_preprocessing()]
+        if not found and standardised(X):
+            found.append("standardisation")
+        return tuple(dict.fromkeys(found))
+
+    def _cut(self, X: np.ndarray, y: np.ndarray) -> Iterator[str]:
+        """For whoever holds the records, and kept nowhere: bounds that cut most of them."""
+        if np.mean(row_norms(X) > self.bounds * (1 + 1e-9)) > 0.5:
+            yield f"most rows are longer than bounds = {self.bounds:g} and were cut; a Schema scales columns to fit"
 
     def _promise(self) -> Privacy:
         """What is promised, in whichever of the two ways it was said."""

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.estimators.design import plain_model
+from coterie.estimators.plain import plain_model
 from coterie.problems import HuberisedHinge, Logistic, Loss, Multinomial
 
 

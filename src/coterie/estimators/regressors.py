@@ -1,7 +1,7 @@
 """Ridge and lasso regression with bounded influence of every record."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 from coterie.data.checks import positive_number
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.estimators.design import plain_model
+from coterie.estimators.plain import plain_model
 from coterie.facts import Facts
 from coterie.problems import ElasticNet, Huber, Loss, Regulariser, Squared
 from coterie.rules import lasso_regulariser
@@ -24,13 +24,13 @@ LOSSES = ("huber", "squared")
 class _PrivateRegressor(RegressorMixin, PrivateLinearModel):
     """Parameters of regressors:
 
-    label_bound: labels are cut to [-label_bound, label_bound].
+    label_bound: labels are cut to [-label_bound, label_bound]; it has no default, for it would cut in silence.
     loss: how the influence of a record is bounded. "huber": squared up to `threshold`, then linear. "squared": the
         gradient of each record is clipped to threshold * bounds, which needs trust "curator" or "secure-sum".
     threshold: label_bound when left open.
     """
 
-    label_bound: float = 1.0
+    label_bound: float | None = None
     loss: str = "huber"
     threshold: float | None = None
 
@@ -39,7 +39,17 @@ class _PrivateRegressor(RegressorMixin, PrivateLinearModel):
     def _encode_labels(self, y: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         if self.loss not in LOSSES:
             raise InputError(f"loss: got {self.loss!r}; one of {', '.join(LOSSES)} is needed")
+        if self.label_bound is None:
+            raise InputError(
+                "label_bound: missing; the largest size that a label can have, from public knowledge, is needed"
+            )
         return y, {"label_bound": positive_number("label_bound", self.label_bound)}
+
+    def _cut(self, X: np.ndarray, y: np.ndarray) -> Iterator[str]:
+        yield from super()._cut(X, y)
+        assert self.label_bound is not None
+        if np.mean(np.abs(y) > self.label_bound) > 0.01:
+            yield f"labels are larger than label_bound = {self.label_bound:g} and were cut"
 
     def _loss(self) -> Loss:
         return Squared() if self.loss == "squared" else Huber(self._threshold)

@@ -21,11 +21,20 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from sklearn.utils.metadata_routing import MetadataRequest
 
+from coterie.certificate import shown_loss
 from coterie.data.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
-from coterie.evaluation.tables import TABLE_OF, Cells, Metric, checked_metrics, count, metric
+from coterie.evaluation.tables import (
+    TABLE_OF,
+    Cells,
+    Metric,
+    calibration_error,
+    checked_metrics,
+    count,
+    majority_error,
+    metric,
+)
 from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
 from coterie.privacy.events import check_adjacency
@@ -40,9 +49,13 @@ BINS = 20
 Trust = Literal["none", "pairs", "curator", "secure-sum"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Metrics by name, and what all of them together cost. `verdict` must be read before any number."""
+    """Metrics by name, and what all of them together cost. `verdict` must be read before any number.
+
+    majority_error: of always answering the most frequent class; calibration_error: mean distance between what was
+    predicted and what was true, over the records. Both are of the same tables, and cost nothing more.
+    """
 
     metrics: dict[str, Metric]
     epsilon: float
@@ -52,6 +65,11 @@ class Evaluation:
     total_delta: float
     public: bool
     reproducible: bool
+    majority_error: float | None = None
+    calibration_error: float | None = None
+
+    def __repr__(self) -> str:
+        return evaluation_text(self)
 
     def __getitem__(self, name: str) -> Metric:
         return self.metrics[name]
@@ -98,7 +116,8 @@ def evaluate(
         if (epsilon, delta, adjacency, ledger) != (None, None, None, None):
             raise InputError("public: got True with epsilon, delta, adjacency or ledger; public records cost nothing")
         found = {name: metric(name, cells[TABLE_OF[name]].table(), 0.0, (0.0, 0.0)) for name in names}
-        return Evaluation(found, 0.0, 0.0, None, 0.0, 0.0, public=True, reproducible=False)
+        baselines = _baselines({table: cells[table].table() for table in cells}, names)
+        return Evaluation(found, 0.0, 0.0, None, 0.0, 0.0, public=True, reproducible=False, **baselines)
     if epsilon is None or delta is None or adjacency is None:
         raise InputError(
             f"epsilon, delta, adjacency: got {epsilon}, {delta}, {adjacency}; all three are needed, or public=True"
@@ -129,10 +148,11 @@ def evaluate(
     charged = math.inf if source.reproducible else spent
     if ledger is not None:
         past = ledger.charge(f"evaluation: {', '.join(names)}", charged, delta, terms=terms)
-    found = {}
+    found, released = {}, {}
     for t, (table, grant) in enumerate(grants.items()):
         by_party = cells[table].tables(party_of, len(sizes))
         noised = _released(grant, by_party.reshape(len(sizes), -1), channel, source, t).reshape(by_party.shape[1:])
+        released[table] = noised
         price = gaussian_epsilon([(grant.event, 1)], delta), delta
         noise_std = grant.scales.noise_std * (math.sqrt(len(sizes)) if channel is None else of_sum.total)
         for name in names:
@@ -147,7 +167,37 @@ def evaluate(
         delta + sum(d for _, _, d in past),
         public=False,
         reproducible=source.reproducible,
+        **_baselines(released, names),
     )
+
+
+def _baselines(tables: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, float]:
+    told = {"majority_error": majority_error(tables["answers"])} if "answers" in tables else {}
+    return {**told, **({"calibration_error": calibration_error(tables["scores"])} if "calibration" in names else {})}
+
+
+def evaluation_text(found: Evaluation) -> str:
+    """For people: one line a metric, against answering the most frequent class."""
+    lines = [("", "model", "noise", "majority class")]
+
+    def percent(value: float) -> str:
+        return f"{100 * value:.2f} %"
+
+    for name, told in found.metrics.items():
+        if name == "accuracy":
+            other = "" if found.majority_error is None else percent(found.majority_error)
+            lines.append(("error", percent(1 - told.value), f"± {percent(told.standard_error)}", other))
+        elif name == "auc":
+            lines.append(("AUC", f"{told.value:.3f}", f"± {told.standard_error:.3f}", "0.500"))
+        elif name == "class-error":
+            errors = zip(told.value, told.standard_error, strict=True)
+            lines += [(f"error of class {k}", percent(e), f"± {percent(s)}", "") for k, (e, s) in enumerate(errors)]
+        elif found.calibration_error is not None:
+            lines.append(("calibration error", percent(found.calibration_error), "", ""))
+    widths = [max(len(line[place]) for line in lines) for place in range(4)]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    spent = "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
+    return "\n".join([*found.verdict, *shown, *([spent] if spent else [])])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,8 +243,10 @@ class PrivateScorer:
         )
         return found[self.metric].value
 
-    def get_metadata_routing(self) -> MetadataRequest:
+    def get_metadata_routing(self) -> Any:
         """Searches that route metadata ask for this."""
+        from sklearn.utils.metadata_routing import MetadataRequest
+
         request = MetadataRequest(owner=type(self).__name__)
         request.score.add_request(param="parties", alias=True)
         return request

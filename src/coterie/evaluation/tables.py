@@ -139,6 +139,18 @@ def _calibration(table: np.ndarray) -> np.ndarray:
     return members / np.maximum(members + others, 1.0) - _middles(table)
 
 
+def majority_error(answers: np.ndarray) -> float:
+    by_class = np.maximum(answers.sum(axis=1), 0.0)
+    return float(np.clip(1 - by_class.max() / max(by_class.sum(), 1.0), 0.0, 1.0))
+
+
+def calibration_error(scores: np.ndarray) -> float:
+    """Mean over records of the distance between bin and truth; noised counts below zero count as none."""
+    records = np.maximum(scores.sum(axis=(0, 1)), 0.0)
+    gaps = np.abs(np.clip(_calibration(scores), -1.0, 1.0))
+    return float(np.dot(records, gaps) / max(records.sum(), 1.0))
+
+
 def _middles(table: np.ndarray) -> np.ndarray:
     n_bins = table.shape[-1]
     return (np.arange(n_bins) + 0.5) / n_bins

@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.certificate import make_certificate, price, shown_loss
 from coterie.certificate.markdown import plain
-from coterie.data import CategoryColumn, Label, Schema
+from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity
@@ -29,14 +29,16 @@ FORMAT = "coterie-proposal-1"
 LARGEST_NORM = 1e9  # of a released value: no run that gets anywhere comes near it
 LONGEST_TITLE = 200  # characters
 _KEYS = {
-    "format", "title", "plan", "plan_digest", "delta", "tuning", "schema", "parties", "coordinator", "wait_s",
-    "largest_norm", "seed", "nonce",
+    "format", "title", "plan", "plan_digest", "delta", "tuning", "schema", "intercept", "parties", "coordinator",
+    "wait_s", "largest_norm", "seed", "nonce",
 }  # fmt: skip
+_AS_THEY_ARE = ("title", "intercept", "tuning", "wait_s", "largest_norm", "seed", "nonce")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proposal:
-    """`parties` are identities in the order of the plan's parties; `schema` is None where records come encoded.
+    """`parties` are identities in the order of the plan's parties; `schema` is None where records come encoded, and
+    `intercept` says whether a constant column is added to what it encodes.
 
     wait_s: how long the run waits for a party that does not answer before it ends; None: for ever.
     seed: of noise that can be taken off, for research; None in a run that is meant to be private.
@@ -48,6 +50,7 @@ class Proposal:
     parties: tuple[Identity, ...]
     coordinator: Identity
     title: str = "A model from several parties' records"
+    intercept: bool = False
     tuning: str | None = None
     wait_s: float | None = None
     largest_norm: float = LARGEST_NORM
@@ -70,7 +73,7 @@ class Proposal:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0 and math.isfinite(value)):
                 raise InputError(f"{name}: got {value!r}; a positive number is needed")
-        if self.schema is not None and len(self.schema.feature_names) != facts.n_features:
+        if self.schema is not None and len(self.schema.feature_names) + self.intercept != facts.n_features:
             raise InputError(
                 f"proposal: its schema has {len(self.schema.feature_names)} features, its plan {facts.n_features}"
             )
@@ -95,6 +98,7 @@ class Proposal:
             "delta": self.delta,
             "tuning": self.tuning,
             "schema": None if self.schema is None else json.loads(json.dumps(self.schema.to_dict())),
+            "intercept": self.intercept,
             "parties": {name: str(one) for name, one in zip(facts.parties, self.parties, strict=True)},
             "coordinator": str(self.coordinator),
             "wait_s": self.wait_s,
@@ -129,6 +133,8 @@ class Proposal:
         for name in ("tuning", "seed"):
             if not isinstance(content[name], {"tuning": str, "seed": int}[name] | None):
                 raise InputError(f"proposal: {name} got a {type(content[name]).__name__}")
+        if not isinstance(content["intercept"], bool):
+            raise InputError(f"proposal: intercept got {content['intercept']!r}; true or false is needed")
         if isinstance(content["delta"], bool) or not isinstance(content["delta"], (int, float)):
             raise InputError(f"proposal: delta got {content['delta']!r}; a number is needed")
         proposal = cls(
@@ -137,7 +143,9 @@ class Proposal:
             schema=None if content["schema"] is None else Schema.from_dict(content["schema"]),
             parties=tuple(Identity.parse(one, f"proposal: party {name!r}") for name, one in identities.items()),
             coordinator=Identity.parse(content["coordinator"], "proposal: coordinator"),
-            **{key: content[key] for key in ("title", "tuning", "wait_s", "largest_norm", "seed", "nonce")},
+            **{
+                key: content[key] for key in ("title", "intercept", "tuning", "wait_s", "largest_norm", "seed", "nonce")
+            },
         )
         if proposal.digest != stated or content["plan_digest"] != plan.digest:
             raise InputError("proposal: its digest does not fit its content; it was changed after it was made")
@@ -246,7 +254,12 @@ _TRAVELS = {
 def _page(proposal: Proposal) -> str:
     plan, facts = proposal.plan, proposal.plan.facts
     document = make_certificate(
-        plan, proposal.delta, reproducible=proposal.seed is not None, tuning=proposal.tuning, engine="sites"
+        plan,
+        proposal.delta,
+        reproducible=proposal.seed is not None,
+        tuning=proposal.tuning,
+        engine="sites",
+        design="schema",
     ).document
     what, to_whom = _TRAVELS[type(plan.algorithm.channel)]
     working = plan.participation
@@ -322,8 +335,9 @@ def _page(proposal: Proposal) -> str:
 
 
 def _allowed(column: Any) -> str:
-    if isinstance(column, CategoryColumn):
-        return ", ".join(map(plain, column.categories))
-    if isinstance(column, Label):
-        return ", ".join(map(plain, column.values))
-    return f"a number from {column.minimum:g} to {column.maximum:g}"
+    texts = getattr(column, "categories", None) or getattr(column, "values", None)
+    if texts is not None:
+        allowed = ", ".join(map(plain, texts)) + (", or anything else" if getattr(column, "other", False) else "")
+    else:
+        allowed = f"a number from {column.minimum:g} to {column.maximum:g}"
+    return allowed + (", or nothing" if getattr(column, "missing", False) is not False else "")

@@ -1,24 +1,21 @@
 """A site's own records: read, held against a proposal, and told about in a table that never leaves the site."""
 
 import dataclasses
-import math
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.data import CategoryColumn, Federation, Label, NumberColumn, Schema
-from coterie.data.checks import is_missing
+from coterie.data import Federation, NumberColumn, NumberLabel, Schema
+from coterie.data import schema as fitting
 from coterie.data.federation import Shard
-from coterie.data.tables import read_columns
+from coterie.data.tables import Table, read_columns
 from coterie.errors import InputError
-from coterie.plan import Plan
 from coterie.site.proposal import Proposal
 
 ENCODED = ".npz"  # of records that were encoded before: X, y and weight
-FIRST_LINE = 2  # of a table: the first line has the column names
 MOST_CUT = 0.5  # share of a column outside its range, from which on it is most likely in another unit
 NARROW = 0.02  # share of its range that a column fills, below which it may be in another unit
 
@@ -45,7 +42,7 @@ def read_shard(path: Path, proposal: Proposal, party: int) -> Shard:
         shard = _encoded(path)
     else:
         schema = _schema_of(proposal)
-        shard = _projected(schema, _read(path, schema), proposal.plan)
+        shard = _projected(schema, _read(path, schema), proposal)
     if len(shard.y) != facts.sizes[party]:
         raise InputError(
             f"records: {len(shard.y)} are here, the plan says {facts.sizes[party]} for {facts.parties[party]!r}"
@@ -62,11 +59,11 @@ def misfits(path: Path, proposal: Proposal, party: int) -> list[Misfit]:
         return []  # `read_shard` refuses what does not fit
     schema = _schema_of(proposal)
     table = _read(path, schema)
-    found = [row for column in (*schema.columns, schema.label) for row in _of_column(column, table[column.name])]
-    n_records = len(table[schema.label.name])
-    if n_records != facts.sizes[party]:
+    found = [row for misfit in schema.misfits(table) for row in _rows(misfit, table)]
+    found += [row for column in schema.columns if isinstance(column, NumberColumn) for row in _narrow(column, table)]
+    if table.n_rows != facts.sizes[party]:
         what = f"records are here, the proposal says {facts.sizes[party]}"
-        found.append(Misfit("(all)", what, n_records, None, "", True))
+        found.append(Misfit("(all)", what, table.n_rows, None, "", True))
     return found
 
 
@@ -91,74 +88,63 @@ def _schema_of(proposal: Proposal) -> Schema:
     return proposal.schema
 
 
-def _read(path: Path, schema: Schema) -> dict[str, np.ndarray]:
-    numbers = [column.name for column in (*schema.columns, schema.label) if isinstance(column, NumberColumn)]
-    return read_columns(path, [column.name for column in (*schema.columns, schema.label)], numbers=numbers)
+def _read(path: Path, schema: Schema) -> Table:
+    parts = (*schema.columns, schema.label)
+    numbers = [part.name for part in parts if isinstance(part, (NumberColumn, NumberLabel))]
+    return read_columns(path, [part.name for part in parts], numbers=numbers)
 
 
-def _projected(schema: Schema, table: dict[str, np.ndarray], plan: Plan) -> Shard:
-    facts = plan.facts
+def _projected(schema: Schema, table: Table, proposal: Proposal) -> Shard:
+    facts = proposal.plan.facts
+    y = schema.encode_label(table.take(schema.label.name), place=table.place)
+    about_labels: Any = {"labels": facts.labels} if facts.labels is not None else {"label_bound": facts.label_bound}
     federation = Federation.from_arrays(
         schema.encode(table),
-        schema.encode_label(table[schema.label.name]),
+        y,
         parties=None,
-        labels=facts.labels,
-        label_bound=facts.label_bound,
         row_norm=facts.row_norm,
         weight_bound=facts.weight_bound,
         min_records=1,
+        intercept=proposal.intercept,
+        **about_labels,
     )
     return federation.shards[0]
 
 
-def _of_column(column: Any, values: np.ndarray) -> Iterator[Misfit]:
-    cells: list[Any] = values.tolist()
-    absent = [row for row, cell in enumerate(cells) if is_missing(cell) or (isinstance(cell, str) and not cell.strip())]
-    if absent:
-        share = f"missing ({len(absent) / len(cells):.0%} of {len(cells)})"
-        yield Misfit(column.name, share, len(absent), absent[0] + FIRST_LINE, "", True)
-    missing = set(absent)
-    present = [row for row in range(len(cells)) if row not in missing]
-    if isinstance(column, (CategoryColumn, Label)):
-        allowed = column.categories if isinstance(column, CategoryColumn) else column.values
-        yield from _unknown(column.name, cells, present, allowed)
+def _rows(misfit: fitting.Misfit, table: Table) -> Iterator[Misfit]:
+    """What the schema found in a column, by text where texts are not listed."""
+    share = len(misfit.rows) / table.n_rows
+
+    def row(what: str, rows: list[int], example: Any, refused: bool) -> Misfit:
+        return Misfit(misfit.column, what, len(rows), table.line(rows[0]), str(example), refused)
+
+    rows = misfit.rows.tolist()
+    if misfit.what == fitting.MISSING:
+        yield row(f"missing ({share:.0%} of {table.n_rows})", rows, "", misfit.refused)
+    elif misfit.what == fitting.UNLISTED:
+        by_text: dict[str, list[int]] = {}
+        for where, value in zip(rows, misfit.values, strict=True):
+            by_text.setdefault(str(value), []).append(where)
+        for text, where in sorted(by_text.items(), key=lambda item: -len(item[1])):
+            yield row("not among the categories", where, text, misfit.refused)
+    elif misfit.what == fitting.OUTSIDE and share > MOST_CUT:
+        yield row(f"outside {misfit.needed}: most of the column, in another unit?", rows, misfit.values[0], True)
+    elif misfit.what == fitting.OUTSIDE:
+        yield row(f"outside {misfit.needed}, would be cut", rows, misfit.values[0], False)
     else:
-        yield from _out_of_range(column, cells, present)
+        yield row(misfit.what, rows, misfit.values[0], misfit.refused)
 
 
-def _unknown(name: str, cells: Sequence[Any], rows: Sequence[int], allowed: Sequence[str]) -> Iterator[Misfit]:
-    by_value: dict[str, list[int]] = {}
-    for row in rows:
-        if str(cells[row]) not in allowed:
-            by_value.setdefault(str(cells[row]), []).append(row)
-    for value, where in sorted(by_value.items(), key=lambda item: -len(item[1])):
-        yield Misfit(name, "not among the categories", len(where), where[0] + FIRST_LINE, value, True)
-
-
-def _out_of_range(column: NumberColumn, cells: Sequence[Any], rows: Sequence[int]) -> Iterator[Misfit]:
-    numbers = {row: _number(cells[row]) for row in rows}
-    texts = [row for row, number in numbers.items() if not math.isfinite(number)]
-    if texts:
-        yield Misfit(column.name, "no number", len(texts), texts[0] + FIRST_LINE, str(cells[texts[0]]), True)
-    finite = {row: number for row, number in numbers.items() if math.isfinite(number)}
-    span = f"{column.minimum:g} to {column.maximum:g}"
-    outside = [row for row, number in finite.items() if not column.minimum <= number <= column.maximum]
-    if outside:
-        mostly = len(outside) > MOST_CUT * len(finite)
-        what = f"outside {span}: most of the column, in another unit?" if mostly else f"outside {span}, would be cut"
-        yield Misfit(column.name, what, len(outside), outside[0] + FIRST_LINE, f"{finite[outside[0]]:g}", mostly)
-    elif len(finite) > 1:
-        low, high = min(finite.values()), max(finite.values())
-        if 0 < high - low < NARROW * (column.maximum - column.minimum):
-            what = f"all within {low:g} to {high:g} of {span}: in another unit?"
-            yield Misfit(column.name, what, len(finite), min(finite) + FIRST_LINE, f"{low:g}", False)
-
-
-def _number(cell: Any) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return math.nan
+def _narrow(column: NumberColumn, table: Table) -> Iterator[Misfit]:
+    """A column that fills next to nothing of its range."""
+    values = table[column.name]
+    if values.dtype != np.float64 or not len(values := values[np.isfinite(values)]):
+        return
+    low, high = float(values.min()), float(values.max())
+    inside = column.minimum <= low and high <= column.maximum
+    if inside and 0 < high - low < NARROW * (column.maximum - column.minimum):
+        what = f"all within {low:g} to {high:g} of {column.minimum:g} to {column.maximum:g}: in another unit?"
+        yield Misfit(column.name, what, len(values), table.line(0), f"{low:g}", False)
 
 
 def check_readable(path: Path, schema: Schema) -> None:

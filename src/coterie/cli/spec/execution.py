@@ -8,18 +8,20 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from coterie.certificate import Certificate, Past, price
+from coterie.certificate import Certificate, Past, cautions, price
+from coterie.cli.spec.fitted import FittedModel, exact_result
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
+from coterie.data.design import split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.problems import L2
 from coterie.rundir import new_directory
 from coterie.site.proposal import Proposal
 from coterie.spending import Spending
@@ -28,6 +30,7 @@ from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 SUMS = "SHA256SUMS"
+WEAK = 1e-6  # l2 of the line without privacy, for each record
 _ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 
@@ -52,11 +55,11 @@ class Outcome:
     proposal: Proposal | None = None  # of a run between sites
 
     @functools.cached_property
-    def test_error(self) -> float | None:
-        return test_error_of(self.transcript, self.records)
+    def result(self) -> dict[str, Any] | None:
+        return result_of(self.transcript, self.records)
 
     def summary(self) -> dict[str, Any]:
-        return summary_of(self.transcript, self.certificate, self.test_error)
+        return summary_of(self.transcript, self.certificate, self.result)
 
     def write(self, directory: Path) -> Path:
         """A new directory with all that came out; all of it or nothing."""
@@ -72,7 +75,7 @@ class Outcome:
         records = self.records
         fill_run(
             folder, self.transcript, self.certificate, origin, self.log.text, records.schema, records.feature_names,
-            self.test_error,
+            intercept=records.intercept, result=self.result,
         )  # fmt: skip
 
 
@@ -84,7 +87,9 @@ def fill_run(
     log: str,
     schema: Schema,
     feature_names: Sequence[str],
-    test_error: float | None = None,
+    *,
+    intercept: bool,
+    result: dict[str, Any] | None = None,
 ) -> None:
     """All files of a run; `origin`: the texts it was made from, by name."""
     complete = transcript.complete
@@ -96,11 +101,12 @@ def fill_run(
         "plan.json": transcript.plan.to_json(),
         "certificate.json": certificate.to_json(),
         "certificate.md": certificate.to_markdown(),
-        "summary.json": json.dumps(summary_of(transcript, certificate, test_error), indent=1, ensure_ascii=False),
+        "summary.json": json.dumps(summary_of(transcript, certificate, result), indent=1, ensure_ascii=False),
         "run.log": log,
     }
     if complete:
-        files["model.json"] = json.dumps(model_of(transcript, schema, feature_names), indent=1, ensure_ascii=False)
+        model = model_of(transcript, schema, feature_names, intercept=intercept)
+        files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
     assert {*files, transcript_name(complete), SUMS} == files_of(complete, origin)
     for name, text in files.items():
         write_text(folder / name, text)
@@ -115,13 +121,33 @@ def write_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def test_error_of(transcript: Transcript, records: Records) -> float | None:
-    """On records that are declared public; None where there are none."""
+def result_of(transcript: Transcript, records: Records) -> dict[str, Any] | None:
+    """On records that are declared public; None where there are none, or no model of their features."""
     if records.test is None or not transcript.complete:
         return None
-    X, y = records.test
-    model = transcript.models[0]
-    return float(np.mean((X @ model > 0) != y)) if len(model) == X.shape[1] else None
+    model = model_of(transcript, records.schema, records.feature_names, intercept=records.intercept)
+    if not isinstance(model["coefficients"], dict):
+        return None
+    return exact_result(FittedModel.of(model), *records.test)
+
+
+def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
+    """The same on the same records for the optimum without noise, hardly regularised: a release of the exact optimum,
+    and only for records that are declared public."""
+    records, plan = outcome.records, outcome.transcript.plan
+    if outcome.result is None or not records.public or find_spec("sklearn") is None:
+        return None
+    from coterie.estimators.exact import minimiser
+
+    facts = plan.facts
+    problem = dataclasses.replace(plan.problem, regulariser=L2(WEAK * sum(facts.sizes) * facts.row_norm**2))
+    of_design = minimiser(problem, records.federation).reshape(facts.n_features, -1)
+    slopes, constants = split_intercept(of_design.T, facts.row_norm, intercept=records.intercept)
+    model = model_of(outcome.transcript, records.schema, records.feature_names, intercept=records.intercept)
+    named = dict(zip(records.feature_names, slopes.T.tolist(), strict=True))
+    model |= {"coefficients": named, "intercept": constants.tolist() if records.intercept else None}
+    assert records.test is not None
+    return exact_result(FittedModel.of(model), *records.test)
 
 
 def execute(
@@ -203,10 +229,22 @@ def charge(prepared: Prepared, ledger: Spending | None, *, run: str | None = Non
 # --- what it leaves behind --------------------------------------------------------------------------------------------
 
 
-def summary_of(transcript: Transcript, certificate: Certificate, test_error: float | None) -> dict[str, Any]:
+def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
+    """What people should know before they rely on the promise or the model; from public facts."""
+    plan = made.plan if isinstance(made, Prepared) else made.transcript.plan
+    told = cautions(plan, made.spec.privacy.delta)
+    schema, derived = made.records.schema, plan.facts.data_derived
+    if not derived and schema.share_cut_at(plan.facts.row_norm) > 0.5:
+        told += ("most rows will be cut to the row norm: by the schema they are longer; raise longest_row in it",)
+    return told
+
+
+def summary_of(transcript: Transcript, certificate: Certificate, result: dict[str, Any] | None) -> dict[str, Any]:
     plan = transcript.plan
+    error = {"test_error": result["error"]} if result is not None and "error" in result else {}
     return {
-        **({} if test_error is None else {"test_error": test_error}),
+        **error,
+        **({} if result is None else {"test": result}),
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
         "delta": certificate.delta,
         "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",
@@ -221,25 +259,32 @@ def summary_of(transcript: Transcript, certificate: Certificate, test_error: flo
     }
 
 
-def model_of(transcript: Transcript, schema: Schema, feature_names: Sequence[str]) -> dict[str, Any]:
-    """Coefficients with all that is needed to apply them to a table."""
-    plan = transcript.plan
+def model_of(
+    transcript: Transcript, schema: Schema, feature_names: Sequence[str], *, intercept: bool
+) -> dict[str, Any]:
+    """Coefficients with all that is needed to apply them to a table: they are for rows that the schema encodes, held to
+    the row norm. By feature, one number or one per class; a plain list where the model does not live on features."""
+    plan, model = transcript.plan, transcript.models[0]
+    named: dict[str, Any] = {"intercept": None, "coefficients": model.tolist()}
+    if len(model) == plan.problem.n_coefficients(plan.facts):
+        of_design = model.reshape(plan.facts.n_features, -1).T
+        slopes, constants = split_intercept(of_design, plan.facts.row_norm, intercept=intercept)
+        by_feature = zip(feature_names, slopes.T.tolist(), strict=True)
+        named = {
+            "intercept": _alone(constants.tolist()) if intercept else None,
+            "coefficients": {name: _alone(row) for name, row in by_feature},
+        }
     return {
         "loss": type(plan.problem.loss).__name__,
         "labels": None if plan.facts.labels is None else list(plan.facts.labels),
         "row_norm": plan.facts.row_norm,
-        "coefficients": _named_coefficients(transcript, feature_names),
+        **named,
         "schema": schema.to_dict(),
     }
 
 
-def _named_coefficients(transcript: Transcript, feature_names: Sequence[str]) -> Any:
-    """By feature, one number or one per class; a plain list where the model does not live on the features."""
-    plan, model = transcript.plan, transcript.models[0]
-    if len(model) != plan.problem.n_coefficients(plan.facts):
-        return model.tolist()
-    rows = model.reshape(plan.facts.n_features, -1).tolist()
-    return {n: row[0] if len(row) == 1 else row for n, row in zip(feature_names, rows, strict=True)}
+def _alone(numbers: list[float]) -> float | list[float]:
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def sums(directory: Path) -> str:

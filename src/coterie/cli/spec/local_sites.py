@@ -184,9 +184,15 @@ def coordinate(coordinator: Coordinator, stop: Stop) -> tuple[Transcript, dict[s
         done.set()
 
 
-def check(plan: Plan) -> None:
+def check(prepared: Prepared) -> None:
     """Refuse, before anything is charged, what this engine cannot carry out."""
+    plan, observer = prepared.plan, prepared.spec.privacy.observer
     check_plan(plan)
+    if observer not in (None, plan.observer().name):
+        raise InputError(
+            f"privacy.observer: got {observer!r}; between sites the coordinator sees every message, so only the loss "
+            f"against {plan.observer().name!r} can be stated"
+        )
     if plan.facts.n_parties > MOST_PROCESSES:
         raise InputError(
             f"engine: got 'sites' for {plan.facts.n_parties} parties; it starts a process for each, at most "

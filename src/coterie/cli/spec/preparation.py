@@ -16,8 +16,8 @@ from coterie.certificate import Certificate, Past, make_certificate
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
 from coterie.cli.spec.reading import AlgorithmSection, DataSection, ProblemSection, Spec
-from coterie.data import CategoryColumn, Federation, Label, NumberColumn, Schema, load, partition
-from coterie.data.tables import read_columns
+from coterie.data import Federation, Label, NumberColumn, Schema, load, partition
+from coterie.data.tables import Table, read_columns
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
@@ -36,12 +36,15 @@ _SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """`test` is held out and declared public: only the package's own data sets have it."""
+    """`test` is held out and declared public, (rows, labels): of the package's own data sets, and of `data.test`.
+    `feature_names` are without the constant column that an `intercept` is."""
 
     federation: Federation
     schema: Schema
     feature_names: tuple[str, ...]
+    intercept: bool
     test: tuple[np.ndarray, np.ndarray] | None
+    public: bool
 
 
 class Log:
@@ -86,6 +89,7 @@ class Prepared:
             tuning=self.spec.privacy.tuning,
             audit=audit,
             engine=self.spec.engine.name,
+            design="schema",
             sites=sites,
         )
 
@@ -145,18 +149,14 @@ def _from_dataset(spec: Spec) -> Records:
         parties = partition.evenly(len(data.train), count, seed=spec.parties.seed)
 
     def federation(rows: np.ndarray, parties: np.ndarray | None) -> Federation:
-        return Federation.from_arrays(
-            data.X[rows],
-            data.y[rows],
-            parties=parties,
-            labels=data.labels,
-            row_norm=spec.data.row_norm,
-            min_records=spec.data.min_records,
-            data_derived=data.data_derived,
+        return _federation(
+            spec, data.X[rows], data.y[rows], parties=parties, labels=data.labels, data_derived=data.data_derived
         )
 
-    X, y, _ = federation(data.test, None).pooled
-    return Records(federation(data.train, parties), data.schema, data.feature_names, (X, y))
+    test = data.X[data.test], np.searchsorted(data.labels, data.y[data.test])
+    assert sorted(data.labels) == list(data.labels)
+    whole = federation(data.train, parties)
+    return Records(whole, data.schema, data.feature_names, spec.intercept, test, public=True)
 
 
 def _from_files(spec: Spec) -> Records:
@@ -165,26 +165,42 @@ def _from_files(spec: Spec) -> Records:
     table, parties = _read(data, schema, spec.parties.column)
     weight = None if data.weight_column is None else _weights(data.weight_column, table)
     X, y = encode(schema, table)
+    about_labels: dict[str, Any] = (
+        {"labels": schema.label.values} if isinstance(schema.label, Label) else {"label_bound": schema.label.bound}
+    )
     if spec.parties.count is not None:
         parties = partition.evenly(len(X), spec.parties.count, seed=spec.parties.seed)
     else:
         _check_party_names(parties)
-    federation = Federation.from_arrays(
+    federation = _federation(
+        spec,
         X,
         y,
         parties=parties,
-        labels=schema.label.values if isinstance(schema.label, Label) else None,
-        label_bound=None if isinstance(schema.label, Label) else schema.label.bound,
-        row_norm=data.row_norm,
         sample_weight=weight,
         weight_bound=data.weight_bound,
-        min_records=data.min_records,
         data_derived=spec.data_derived,
+        **about_labels,
     )
-    return Records(federation, schema, schema.feature_names, None)
+    test = None
+    if data.test is not None:
+        names, numbers = wanted_columns(schema)
+        X_test, y_test = encode(schema, read_columns(data.test, names, numbers=numbers, dialect=data.dialect))
+        if isinstance(schema.label, Label):
+            position = {text: number for number, text in enumerate(schema.label.values)}
+            y_test = np.array([position[text] for text in y_test.tolist()])
+        test = X_test, y_test
+    return Records(federation, schema, schema.feature_names, spec.intercept, test, public=data.public)
 
 
-def _weights(name: str, table: dict[str, np.ndarray]) -> np.ndarray:
+def _federation(spec: Spec, X: np.ndarray, y: np.ndarray, **more: Any) -> Federation:
+    """Shards of the design: rows held to the row norm, with the constant column unless it is declined."""
+    return Federation.from_arrays(
+        X, y, row_norm=spec.data.row_norm, min_records=spec.data.min_records, intercept=spec.intercept, **more
+    )
+
+
+def _weights(name: str, table: Table) -> np.ndarray:
     """Weights have no range of their own: `weight_bound` cuts them."""
     values = table.pop(name)
     if values.dtype != np.float64:
@@ -200,19 +216,13 @@ def wanted_columns(schema: Schema) -> tuple[list[str], list[str]]:
     return [*(column.name for column in schema.columns), schema.label.name], numbers
 
 
-def encode(schema: Schema, table: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def encode(schema: Schema, table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Features and labels; columns leave `table` as they are used, so that no two copies of all of them exist."""
-    y = schema.encode_label(table.pop(schema.label.name))
-    X = np.empty((len(y), len(schema.feature_names)))
-    start = 0
-    for column in schema.columns:
-        width = len(column.categories) if isinstance(column, CategoryColumn) else 1
-        X[:, start : start + width] = column.encode(table.pop(column.name))
-        start += width
-    return X, y
+    y = schema.encode_label(table.take(schema.label.name), place=table.place)
+    return schema.encode(table), y
 
 
-def _read(data: DataSection, schema: Schema, party_column: str | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _read(data: DataSection, schema: Schema, party_column: str | None) -> tuple[Table, np.ndarray]:
     names, numbers = wanted_columns(schema)
     if data.weight_column is not None:
         if data.weight_column in (*names, party_column):
@@ -224,12 +234,14 @@ def _read(data: DataSection, schema: Schema, party_column: str | None) -> tuple[
         extra = [] if party_column is None else [party_column]
         if party_column in names:
             raise InputError(f"parties.column: got {party_column!r}, which is a feature, the label or the weight")
-        table = read_columns(data.file, [*names, *extra], numbers=numbers)
+        table = read_columns(data.file, [*names, *extra], numbers=numbers, dialect=data.dialect)
         return table, (np.empty(0) if party_column is None else table.pop(party_column))
     assert data.files is not None
-    tables = {party: read_columns(path, names, numbers=numbers) for party, path in data.files.items()}
-    parties = np.repeat(list(tables), [len(table[names[0]]) for table in tables.values()])
-    return {name: np.concatenate([table.pop(name) for table in tables.values()]) for name in names}, parties
+    tables = {
+        party: read_columns(path, names, numbers=numbers, dialect=data.dialect) for party, path in data.files.items()
+    }
+    parties = np.repeat(list(tables), [table.n_rows for table in tables.values()])
+    return Table.joined(tables.values()), parties
 
 
 def _check_party_names(parties: Iterable[object]) -> None:

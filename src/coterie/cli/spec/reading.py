@@ -9,6 +9,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import REQUIRED, Key
 from coterie.data import DATASETS, Schema
+from coterie.data.tables import DELIMITERS, USUAL, Dialect
 from coterie.errors import InputError
 from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import LOSSES
@@ -23,13 +24,17 @@ LARGEST_SEED = 2**63 - 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSection:
-    """Exactly one of `dataset`, `file` and `files` (party name -> path)."""
+    """Exactly one of `dataset`, `file` and `files` (party name -> path). `test` is a file of public records, `public`
+    says that all records are; `dialect` is how CSV files are written."""
 
     dataset: str | None
     preprocessing: str
     constant_column: bool
     file: Path | None
     files: dict[str, Path] | None
+    test: Path | None
+    public: bool
+    dialect: Dialect
     row_norm: float | str
     weight_column: str | None
     weight_bound: float | str
@@ -60,6 +65,7 @@ class ProblemSection:
     record_weight: float | None
     party_weight: float | None
     class_weight: tuple[float, ...] | None
+    intercept: bool | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +103,12 @@ class Spec:
     ledger_limit: tuple[float, float] | None
     algorithm: AlgorithmSection
     engine: EngineSection
+
+    @property
+    def intercept(self) -> bool:
+        """Whether the design has a constant column; the papers' own preprocessing has none unless it is asked for."""
+        said = self.problem.intercept
+        return self.data.preprocessing != "papers" if said is None else said
 
 
 def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
@@ -171,13 +183,21 @@ def data_section(content: Any, folder: Path) -> DataSection:
         "constant_column": Key(keys.boolean, False),
         "file": Key(path),
         "files": Key(paths),
+        "test": Key(path),
+        "public": Key(keys.boolean, False),
+        "delimiter": Key(keys.name_in(DELIMITERS)),
+        "encoding": Key(keys.text, USUAL.encoding),
         "row_norm": Key(keys.bound, 1.0),
         "weight_column": Key(keys.text),
         "weight_bound": Key(keys.bound, 1.0),
         "min_records": Key(keys.whole(1), 2),
     }
-    section = DataSection(**keys.read_table("data", content, table))
+    values = keys.read_table("data", content, table)
+    dialect = Dialect.checked("data.", values.pop("delimiter"), values.pop("encoding"))
+    section = DataSection(dialect=dialect, **values)
     source = keys.exactly_one("data", content, SOURCES)
+    if section.test is not None and source == "dataset":
+        raise InputError("data.test: a data set of the package has its own test records; leave it out")
     for name in ("preprocessing", "constant_column") if section.dataset != "adult" else ():
         if name in content:
             raise InputError(f"data.{name}: belongs to dataset = 'adult' only")
@@ -263,6 +283,7 @@ def problem_section(content: Any) -> ProblemSection:
         "record_weight": Key(keys.positive),
         "party_weight": Key(keys.positive),
         "class_weight": Key(keys.numbers),
+        "intercept": Key(keys.boolean),
     }
     return ProblemSection(**keys.read_table("problem", content, table))
 

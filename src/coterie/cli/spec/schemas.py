@@ -1,14 +1,16 @@
 """Schemas made for a file and files checked against a schema."""
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.cli.spec.preparation import encode, wanted_columns
+from coterie.cli.spec.preparation import wanted_columns
 from coterie.cli.spec.reading import read_schema
-from coterie.data.checks import nearest
-from coterie.data.tables import column_names, read_columns
+from coterie.data.checks import is_missing, nearest
+from coterie.data.design import row_norms
+from coterie.data.tables import USUAL, Dialect, column_names, read_columns
 from coterie.errors import InputError
 
 _MOST_CLASSES = 10  # more different whole numbers are a number to predict
@@ -18,15 +20,57 @@ _TEMPLATE = """\
 # A public schema. Fill in every range and every list of categories from public knowledge: what could ever be there,
 # not what is there. Remove columns that should not be features.
 """
+_KEYS = """\
+# A number may also have: log = true (amounts, counts), centre = 9 and scale = 2 (what is usual, and how far from it),
+# bins = [18, 65] (intervals instead), missing = true (blanks become a feature; refused otherwise).
+# Categories may also have: other = true (texts that are not listed), missing = true.
+"""
 _FROM_DATA = """\
 # Ranges and categories were read off the data, which voids every guarantee. For experiments.
 data_derived = ["ranges", "categories"]
 """
 
+LEFT_OPEN, GIVEN, READ = "to be filled in", "given", "read off the data: VOID"
+_ROUND_RANGES = (
+    (r"age|age_?(years|yrs)|age_at_\w+|alter", 0, 110, "ages of people in years"),
+    (r"\w*(percent|pct|percentage)", 0, 100, "percent"),
+    (r"month|\w+_month", 1, 12, "months of a year"),
+    (r"day|day_of_month", 1, 31, "days of a month"),
+    (r"weekday|day_of_week", 0, 7, "days of a week"),
+    (r"hour|\w+_hour", 0, 24, "hours of a day"),
+    (r"hours_?per_?week|weekly_hours", 0, 168, "hours of a week"),
+    (r"bmi|body_mass_index", 10, 80, "kg/m², adults"),
+    (r"height_?cm", 30, 250, "people, in cm"),
+    (r"weight_?kg", 0, 300, "people, in kg"),
+    (r"sbp|systolic\w*|trestbps|bp_sys\w*", 40, 300, "mm Hg"),
+    (r"dbp|diastolic\w*|bp_dia\w*", 20, 200, "mm Hg"),
+    (r"heart_?rate|pulse|hr|thalach", 20, 250, "beats per minute"),
+    (r"temperature_?c|temp_?c|body_temp\w*", 25, 45, "bodies, in °C"),
+    (r"spo2|oxygen_saturation", 0, 100, "percent"),
+)
 
-def schema_text(file: Path, *, label: str, party_column: str | None, from_data: bool) -> str:
-    names = column_names(file)
-    for option, name in (("--label", label), ("--party-column", party_column)):
+
+class Described(NamedTuple):
+    """One column of a schema to be written, and where its range or list comes from."""
+
+    name: str
+    text: str
+    source: str
+
+
+def described_columns(
+    file: Path,
+    *,
+    label: str,
+    party_column: str | None,
+    from_data: bool,
+    ranges: dict[str, tuple[float, float]] | None = None,
+    dialect: Dialect = USUAL,
+) -> list[Described]:
+    """The label, then the features. Of the data only names and kinds of columns are looked at, unless `from_data`."""
+    names = column_names(file, dialect=dialect)
+    given = ranges or {}
+    for option, name in (("--label", label), ("--party-column", party_column), *(("--range", name) for name in given)):
         if name is not None and name not in names:
             raise InputError(f"{option}: got {name!r}, which is no column of {str(file)!r}{nearest(name, names)}")
     if label == party_column:
@@ -34,37 +78,79 @@ def schema_text(file: Path, *, label: str, party_column: str | None, from_data: 
     features = [name for name in names if name not in (label, party_column)]
     if not features:
         raise InputError(f"file: {str(file)!r} has no column left for a feature")
-    columns = read_columns(file, [*features, label], numbers=[*features, label])
-    described = {name: _described(name, columns[name], from_data, is_label=name == label) for name in columns}
+    columns = read_columns(file, [*features, label], numbers=[*features, label], dialect=dialect)
+    return [
+        _described(name, columns[name], from_data, given.get(name), is_label=name == label)
+        for name in (label, *features)
+    ]
+
+
+def schema_text(columns: list[Described], *, party_column: str | None, from_data: bool) -> str:
+    label, *features = columns
     party = "" if party_column is None else f"party_column = {_quoted(party_column)}\n"
-    parts = [_FROM_DATA if from_data else _TEMPLATE, party, f"\n[label]\n{described[label]}"]
-    return "".join(parts) + "".join(f"\n[[columns]]\n{described[name]}" for name in features)
+    parts = [_FROM_DATA if from_data else _TEMPLATE, _KEYS, party, f"\n[label]\n{label.text}"]
+    return "".join(parts) + "".join(f"\n[[columns]]\n{column.text}" for column in features)
 
 
-def _described(name: str, values: np.ndarray, from_data: bool, *, is_label: bool) -> str:
-    lines = [f"name = {_quoted(name)}"]
-    if is_label and values.dtype == np.float64:
-        if not from_data:
-            either = ['# for classes: values = ["0", "1"]', "# for a number: minimum = ", "# and: maximum = "]
-            return "\n".join([*lines, *either, ""])
-        found = np.unique(values[np.isfinite(values)])
-        if len(found) <= _MOST_CLASSES and np.all(found == np.rint(found)):
-            return "\n".join([*lines, f"values = [{', '.join(_quoted(str(int(v))) for v in found)}]", ""])
-    if values.dtype == np.float64:
-        if not from_data:
-            return "\n".join([*lines, "# minimum = ", "# maximum = ", ""])
-        if not np.isfinite(values).all():
-            raise InputError(f"column {name!r}: row {int(np.argmin(np.isfinite(values)))} is not a finite number")
-        low, high = float(values.min()), float(values.max())
-        high = high if high > low else low + 1.0  # a constant column still needs a range
-        return "\n".join([*lines, f"minimum = {low!r}", f"maximum = {high!r}", ""])
+def read_range(text: str) -> tuple[str, tuple[float, float]]:
+    """NAME=LOW..HIGH"""
+    name, _, limits = text.rpartition("=")
+    low, _, high = limits.partition("..")
+    try:
+        found = float(low), float(high)
+    except ValueError:
+        found = (1.0, 0.0)
+    if not name or not found[0] < found[1] or not np.isfinite(found).all():
+        raise InputError(f"--range: got {text!r}; NAME=LOW..HIGH with finite LOW < HIGH is needed, such as age=0..110")
+    return name, found
+
+
+def _described(
+    name: str, values: np.ndarray, from_data: bool, given: tuple[float, float] | None, *, is_label: bool
+) -> Described:
+    lines, is_number = [f"name = {_quoted(name)}"], values.dtype == np.float64
+
+    def written(source: str, *more: str) -> Described:
+        return Described(name, "\n".join([*lines, *more, ""]), source)
+
+    if given is not None:
+        if not is_number:
+            raise InputError(f"--range: got one for {name!r}, which holds texts")
+        return written(GIVEN, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}")
+    if is_number and from_data:
+        return written(READ, *_read_off(name, values, is_label))
+    if is_number and is_label:
+        either = ('# for classes: values = ["0", "1"]', "# for a number: minimum = ", "# and: maximum = ")
+        return written(LEFT_OPEN, *either)
+    if is_number:
+        plain = re.sub(r"[\W_]+", "_", name.strip().lower()).strip("_")
+        for pattern, low, high, words in _ROUND_RANGES:
+            if re.fullmatch(pattern, plain):
+                comment = f"# proposed because of its name ({words}), without a look at the data: check it"
+                return written(f"proposed: {words}", comment, f"minimum = {low}", f"maximum = {high}")
+        return written(LEFT_OPEN, "# minimum = ", "# maximum = ")
     key = "values" if is_label else "categories"
     if not from_data:
-        return "\n".join([*lines, f"{key} = []", ""])
-    found = sorted({str(value) for value in values.tolist()})
+        return written(LEFT_OPEN, f"{key} = []")
+    found = sorted({str(value) for value in values.tolist() if not is_missing(value)})
     if len(found) > _MOST_CATEGORIES:
         raise InputError(f"column {name!r}: {len(found)} different texts; at most {_MOST_CATEGORIES} make categories")
-    return "\n".join([*lines, f"{key} = [{', '.join(map(_quoted, found))}]", ""])
+    blanks = any(is_missing(value) for value in values.tolist()) or (not is_label and len(found) < 2)
+    more = ("missing = true",) if blanks and not is_label else ()
+    return written(READ, f"{key} = [{', '.join(map(_quoted, found))}]", *more)
+
+
+def _read_off(name: str, values: np.ndarray, is_label: bool) -> list[str]:
+    there = values[np.isfinite(values)]
+    if not len(there):
+        raise InputError(f"column {name!r}: there is no finite number in it")
+    found = np.unique(there)
+    if is_label and len(found) <= _MOST_CLASSES and np.all(found == np.rint(found)):
+        return [f"values = [{', '.join(_quoted(str(int(v))) for v in found)}]"]
+    low, high = float(there.min()), float(there.max())
+    high = high if high > low else low + 1.0  # a constant column still needs a range
+    blanks = ["missing = true"] if np.isnan(values).any() and not is_label else []
+    return [f"minimum = {low!r}", f"maximum = {high!r}", *blanks]
 
 
 def _quoted(text: str) -> str:
@@ -73,8 +159,8 @@ def _quoted(text: str) -> str:
     return tomli_w.dumps({"k": text}).removeprefix("k = ").rstrip("\n")
 
 
-def write_new(path: Path, text: str) -> int:
-    """Write a file that must not exist; returns the number of columns in it."""
+def write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -82,19 +168,46 @@ def write_new(path: Path, text: str) -> int:
         raise InputError(f"--out: {str(path)!r} exists already; choose another") from None
     except OSError as error:
         raise InputError(f"--out: cannot write {str(path)!r} ({error.strerror})") from None
-    return text.count("\n[[columns]]\n")
 
 
-def check_file(schema_path: Path, file: Path) -> dict[str, Any]:
+class Checked(NamedTuple):
+    """What a file looks like beside a schema; `misfits` has a row for every column and reason. Of the records and for
+    whoever holds them: nothing of it may be shown to others."""
+
+    summary: dict[str, Any]
+    misfits: list[dict[str, Any]]
+
+    @property
+    def refused(self) -> list[dict[str, Any]]:
+        return [row for row in self.misfits if row["refused"]]
+
+
+def check_file(schema_path: Path, file: Path, *, dialect: Dialect = USUAL, show_values: bool = False) -> Checked:
     schema, data_derived = read_schema(schema_path)
     names, numbers = wanted_columns(schema)
     party = [] if schema.party_column is None else [schema.party_column]
-    table = read_columns(file, [*names, *party], numbers=numbers)
+    table = read_columns(file, [*names, *party], numbers=numbers, dialect=dialect)
     parties = None if schema.party_column is None else len(set(table.pop(schema.party_column).tolist()))
-    X, _ = encode(schema, table)
-    return {
-        "records": len(X),
-        "features": X.shape[1],
+    misfits = [
+        {
+            "column": misfit.column,
+            "what": misfit.what,
+            "count": len(misfit.rows),
+            "first": table.place(int(misfit.rows[0])),
+            **({"value": str(misfit.values[0])} if show_values else {}),
+            "needed": misfit.needed,
+            "refused": misfit.refused,
+        }
+        for misfit in schema.misfits(table)
+    ]
+    summary = {
+        "records": table.n_rows,
+        "features": len(schema.feature_names),
         "parties": parties,
         "data_derived": list(data_derived),
+        "by_the_schema": schema.rows_cut,
     }
+    if not any(row["refused"] for row in misfits):
+        # rounding can leave the longest rows a hair above 1, and nobody would call that a cut
+        summary["rows_cut"] = int(np.sum(row_norms(schema.encode(table)) > 1 + 1e-9))
+    return Checked(summary, misfits)

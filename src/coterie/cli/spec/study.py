@@ -21,6 +21,7 @@ from coterie.cli.spec.reading import (
     schema_from,
 )
 from coterie.data import Label, Schema
+from coterie.data.tables import USUAL
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.keys import Identity
@@ -81,14 +82,14 @@ def read_study(path: Path) -> Study:
     facts = Facts(
         parties=tuple(sizes),
         sizes=tuple(sizes.values()),
-        n_features=len(schema.feature_names),
+        n_features=len(schema.feature_names) + spec.intercept,
         row_norm=bounds["row_norm"],
         labels=label.values if isinstance(label, Label) else None,
         label_bound=None if isinstance(label, Label) else label.bound,
         weight_bound=bounds["weight_bound"],
     )
     about = keys.read_table("study", content.get("study", {}), _ABOUT)
-    settings = {**about, "seed": engine.seed}
+    settings = {**about, "seed": engine.seed, "intercept": spec.intercept}
     found = make_plan(spec, facts)
     return Study(found, schema, tuple(identities.values()), privacy.delta, privacy.tuning, settings)
 
@@ -99,8 +100,8 @@ _ABOUT = {
     "largest_norm": Key(keys.positive, LARGEST_NORM),
 }
 _NO_DATA = DataSection(
-    dataset=None, preprocessing="public", constant_column=False, file=None, files=None, row_norm=1.0,
-    weight_column=None, weight_bound=1.0, min_records=1,
+    dataset=None, preprocessing="public", constant_column=False, file=None, files=None, test=None, public=False,
+    dialect=USUAL, row_norm=1.0, weight_column=None, weight_bound=1.0, min_records=1,
 )  # fmt: skip
 
 

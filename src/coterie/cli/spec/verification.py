@@ -10,7 +10,7 @@ from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, unique_keys
 from coterie.certificate.software import package_digest
 from coterie.certificate.statements import NO_TUNING
-from coterie.cli.spec.execution import SUMS, files_of, model_of, summary_of, test_error_of, transcript_name
+from coterie.cli.spec.execution import SUMS, files_of, model_of, result_of, summary_of, transcript_name
 from coterie.cli.spec.preparation import Records, load_records, make_plan
 from coterie.cli.spec.reading import (
     DataSection,
@@ -39,6 +39,8 @@ class Source(NamedTuple):
 
     records: Records | None
     schema: Schema | None
+    intercept: bool
+    tested: bool  # on records that are not here
 
 
 _NEAR_ZERO = 1e-12  # of coefficients: other machines round sums of opposite numbers differently
@@ -113,14 +115,17 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
             f"certificate: the transcript has {transcript.n_rounds} rounds, {document['rounds']['done']} are certified"
         )
     agreeing = ["plan.json", "transcript", "summary.json", *sorted(origin)]
-    source = Source(None, None)
+    source = Source(None, None, intercept=False, tested=False)
     if "proposal.json" in origin:
         source = _check_proposal(Proposal.read(directory), transcript, certificate)
     if "spec.toml" in origin:
         source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
     stated = _json(directory / "summary.json")
-    test_error = None if source.records is None else test_error_of(transcript, source.records)
-    compare("summary.json: ", summary_of(transcript, certificate, test_error), stated)
+    result = None if source.records is None else result_of(transcript, source.records)
+    if source.tested and isinstance(stated, dict):
+        result = _stated_result(stated)
+        notes.append("how good the model is on data.test is what the run told: those records are not here")
+    compare("summary.json: ", summary_of(transcript, certificate, result), stated)
     if source.records is None:
         notes.append("sizes, and names of parties that a column gives, are the data's: no data are here")
     if _check_page(_text(directory / "certificate.md"), certificate):
@@ -133,6 +138,19 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         if source.schema is None:
             notes.append("ranges and categories in model.json are those of a schema file that is not here")
     return agreeing, notes
+
+
+def _stated_result(stated: dict[str, Any]) -> dict[str, Any] | None:
+    """Numbers by name, as a run writes them."""
+    result = stated.get("test")
+    names = {"records", "error", "majority_error", "auc", "calibration_error", "rmse", "mean_rmse", "r2"}
+    if result is None:
+        return None
+    if not isinstance(result, dict) or not result.keys() <= names:
+        raise InputError("certificate: summary.json has another test than a run writes")
+    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in result.values()):
+        raise InputError("certificate: summary.json has a test that is not numbers")
+    return result
 
 
 def _check_page(page: str, certificate: Certificate) -> bool:
@@ -171,12 +189,12 @@ def _check_model(stated: Any, transcript: Transcript, source: Source) -> None:
     if source.schema is not None:
         compare("model.json: schema.", json.loads(json.dumps(source.schema.to_dict())), stated["schema"])
     else:
-        _check_schema(schema, facts)
+        _check_schema(schema, facts, source.intercept)
     if isinstance(coefficients, dict) and list(coefficients) != names:
         raise InputError("certificate: the coefficients of model.json are not those of the features of its schema")
-    if isinstance(coefficients, dict) and len(names) != facts.n_features:
+    if isinstance(coefficients, dict) and len(names) + source.intercept != facts.n_features:
         raise InputError(f"certificate: model.json has {len(names)} coefficients, the plan other features")
-    implied = json.loads(json.dumps(model_of(transcript, schema, names)))
+    implied = json.loads(json.dumps(model_of(transcript, schema, names, intercept=source.intercept)))
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
 
 
@@ -197,7 +215,7 @@ def _check_proposal(proposal: Proposal, transcript: Transcript, certificate: Cer
             chain.add(released)
         if (sites["proposal"], sites["transcript"]) != (proposal.digest, chain.hexdigest):
             raise InputError("certificate: the sites have signed another proposal, or other releases, than are here")
-    return Source(None, proposal.schema)
+    return Source(None, proposal.schema, proposal.intercept, tested=False)
 
 
 # --- does it certify what the spec asks for? --------------------------------------------------------------------------
@@ -263,7 +281,7 @@ def _check_source(spec: Spec, facts: Facts) -> Source:
         for name in _OF_THE_DATA:
             known = getattr(records.federation.facts, name)
             _agree(f"data.dataset: {name}", known, getattr(facts, name))
-        return Source(records, records.schema)
+        return Source(records, records.schema, spec.intercept, tested=False)
     for name in spec.data_derived:
         if name not in facts.data_derived:
             raise InputError(f"certificate: {name} was read off the data by spec.toml, which the certificate omits")
@@ -272,17 +290,17 @@ def _check_source(spec: Spec, facts: Facts) -> Source:
     if spec.parties.count is not None:
         _agree("parties.count", tuple(map(str, range(spec.parties.count))), facts.parties)
     if spec.schema is not None:
-        _check_schema(spec.schema, facts)
-    return Source(None, spec.schema)
+        _check_schema(spec.schema, facts, spec.intercept)
+    return Source(None, spec.schema, spec.intercept, tested=spec.data.test is not None)
 
 
-def _check_schema(schema: Schema, facts: Facts) -> None:
+def _check_schema(schema: Schema, facts: Facts, intercept: bool) -> None:
     """What a schema says of labels and features is what the plan was made for."""
     if isinstance(schema.label, Label):
         _agree("schema.label", schema.label.values, facts.labels)
     else:
         _agree("schema.label", (None, schema.label.bound), (facts.labels, facts.label_bound))
-    _agree("schema.columns: features", len(schema.feature_names), facts.n_features)
+    _agree("schema.columns: features", len(schema.feature_names) + intercept, facts.n_features)
 
 
 def _check_plan(spec: Spec, certificate: Certificate) -> None:

@@ -1,0 +1,111 @@
+"""`coterie evaluate`: how good the model of a run is, on records that are paid for or public."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.cli.predict import FILE, RUN, SHOW_VALUES, read_features
+from coterie.cli.schema import DELIMITER, ENCODING
+
+EXAMPLES = (
+    "Examples: coterie evaluate spec-run test.csv --public; coterie evaluate spec-run held-out.csv --epsilon 0.5 "
+    "--delta 1e-6 --adjacency replace-one --ledger ledger.json"
+)
+
+
+def evaluate(
+    run: Annotated[Path, RUN],
+    file: Annotated[Path, FILE],
+    public: Annotated[
+        bool, typer.Option("--public", help="Everybody may know these records: exact numbers, no price.")
+    ] = False,
+    epsilon: Annotated[float | None, typer.Option(help="The loss of everything that is told here together.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Strictly between 0 and 1.")] = None,
+    adjacency: Annotated[str | None, typer.Option(help="replace-one or zero-out.")] = None,
+    party_column: Annotated[
+        str | None, typer.Option(help="The column that names each row's party; one party when left out.")
+    ] = None,
+    trust: Annotated[str, typer.Option(help="none, curator or secure-sum: who is trusted with counts.")] = "none",
+    records_per_person: Annotated[int, typer.Option(help="Records that one person may have at a party.")] = 1,
+    ledger: Annotated[Path | None, typer.Option(help="The ledger of these records, which is charged first.")] = None,
+    encoding: Annotated[str, ENCODING] = "utf-8",
+    delimiter: Annotated[str | None, DELIMITER] = None,
+    show_values: Annotated[bool, SHOW_VALUES] = False,
+    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+) -> None:
+    """Tell error, AUC and calibration of a run's model, beside answering the majority class.
+
+    Of private records, counts are released under noise for (epsilon, delta), and charged to --ledger before anything is
+    computed; with --public the numbers are exact, and are for records that everybody may know.
+    """
+    from coterie.cli.spec.fitted import FittedModel, ProbableModel, exact_result
+    from coterie.data.checks import values_shown
+    from coterie.data.tables import Dialect
+    from coterie.errors import InputError
+
+    said = {"--epsilon": epsilon, "--delta": delta, "--adjacency": adjacency}
+    if public and any(value is not None for value in (*said.values(), ledger)):
+        raise InputError(
+            "--public: got it with --epsilon, --delta, --adjacency or --ledger; public records cost nothing"
+        )
+    missing = [name for name, value in said.items() if value is None]
+    if not public and missing:
+        raise InputError(f"{', '.join(missing)}: missing; all three are needed, or --public of public records")
+    with values_shown(show_values):
+        model = FittedModel.read(run)
+        if model.labels is None and not public:
+            raise InputError("RUN: it predicts a number, and only classifiers can be told about privately; or --public")
+        label = model.schema.label.name
+        extra = [] if party_column is None else [party_column]
+        if party_column in (label, *(column.name for column in model.schema.columns)):
+            raise InputError(f"--party-column: got {party_column!r}, which is a feature or the label")
+        table = read_features(model, file, Dialect.checked("--", delimiter, encoding), label, *extra)
+        parties = None if party_column is None else [str(name) for name in table.take(party_column).tolist()]
+        y = model.encode_label(table.take(label), table.place)
+        X = model.encode(table)
+    if public and model.labels is None:
+        _tell_numbers(exact_result(model, X, y), json_line)
+        return
+
+    from coterie.evaluation import evaluate as told_privately
+    from coterie.spending import Spending
+
+    calibration = ("calibration",) if isinstance(model, ProbableModel) else ()
+    found = told_privately(
+        model,
+        X,
+        y,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=adjacency,
+        parties=parties,
+        metrics=("accuracy", "class-error", "auc", *calibration),
+        trust=trust,  # type: ignore[arg-type]  # checked there
+        records_per_person=records_per_person,
+        public=public,
+        ledger=None if ledger is None else Spending(path=ledger),
+    )
+    if not json_line:
+        typer.echo(str(found))
+        if model.labels is not None:
+            typer.echo("classes: " + ", ".join(f"{place} = {text}" for place, text in enumerate(model.labels)))
+        return
+    metrics = {name: {"value": _plain(m.value), "noise": _plain(m.standard_error)} for name, m in found.metrics.items()}
+    told = {"verdict": list(found.verdict), "metrics": metrics, "majority_error": found.majority_error}
+    loss = {"epsilon": found.epsilon, "delta": found.delta, "total_epsilon": found.total_epsilon}
+    typer.echo(json.dumps({**told, "calibration_error": found.calibration_error, "public": public, **loss}))
+
+
+def _tell_numbers(result: dict[str, Any], json_line: bool) -> None:
+    if json_line:
+        typer.echo(json.dumps({**result, "public": True}))
+        return
+    typer.echo("NOT PRIVATE: exact metrics of records that were declared public")
+    typer.echo(f"root mean square error  {result['rmse']:.4g}  (always the mean: {result['mean_rmse']:.4g})")
+    typer.echo(f"R²                      {result['r2']:.3f}")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value

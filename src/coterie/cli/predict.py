@@ -1,0 +1,79 @@
+"""`coterie predict`: the model of a run, applied to a table."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.schema import DELIMITER, ENCODING
+
+if TYPE_CHECKING:
+    from coterie.cli.spec.fitted import FittedModel
+    from coterie.data.tables import Dialect, Table
+
+EXAMPLES = "Examples: coterie predict spec-run new.csv; coterie predict spec-run new.csv --out predictions.csv"
+RUN = typer.Argument(metavar="RUN", help="The directory of a run.", show_default=False)
+FILE = typer.Argument(help="A .csv, .csv.gz or .parquet file.", show_default=False)
+SHOW_VALUES = typer.Option("--show-values", help="Quote cells of the data where they cannot be read.")
+
+
+def predict(
+    run: Annotated[Path, RUN],
+    file: Annotated[Path, FILE],
+    out: Annotated[Path | None, typer.Option(help="New CSV file. [default: standard output]")] = None,
+    encoding: Annotated[str, ENCODING] = "utf-8",
+    delimiter: Annotated[str | None, DELIMITER] = None,
+    show_values: Annotated[bool, SHOW_VALUES] = False,
+    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+) -> None:
+    """Predict for every row of a table, by the schema and the coefficients that a run has left.
+
+    One line for each record: its line in the file, the prediction, and a probability for each label where the loss
+    knows them. The table needs the columns of the schema, not the label. What is predicted costs nobody in the training
+    data anything; it is about the people in the table.
+    """
+    from coterie.cli.spec.fitted import FittedModel
+    from coterie.cli.spec.schemas import write_new
+    from coterie.data.checks import values_shown
+    from coterie.data.tables import Dialect
+
+    with values_shown(show_values):
+        model = FittedModel.read(run)
+        table = read_features(model, file, Dialect.checked("--", delimiter, encoding))
+        rows = _predicted(model, table)
+    if json_line:
+        typer.echo(json.dumps(rows))
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    if out is None:
+        typer.echo(text.getvalue(), nl=False)
+        return
+    write_new(out, text.getvalue())
+    typer.echo(f"{len(rows):,} predictions written to {out}")
+
+
+def read_features(model: "FittedModel", file: Path, dialect: "Dialect", *more: str) -> "Table":
+    """The columns that a model needs, and `more` of them."""
+    from coterie.cli.spec.preparation import wanted_columns
+    from coterie.data.tables import read_columns
+
+    names, numbers = wanted_columns(model.schema)
+    names = [name for name in names if name != model.schema.label.name]
+    return read_columns(file, [*names, *more], numbers=numbers, dialect=dialect)
+
+
+def _predicted(model: "FittedModel", table: "Table") -> list[dict[str, Any]]:
+    X = model.encode(table)
+    told: dict[str, list[Any]] = {"line": [table.line(row) or row + 1 for row in range(len(X))]}
+    answers = model.predict(X).tolist()
+    told["prediction"] = answers if model.labels is None else [model.labels[place] for place in answers]
+    if hasattr(model, "predict_proba"):
+        for label, column in zip(model.labels or (), model.predict_proba(X).T.tolist(), strict=True):  # type: ignore[attr-defined]
+            told[f"probability of {label}"] = [round(value, 6) for value in column]
+    return [dict(zip(told, row, strict=True)) for row in zip(*told.values(), strict=True)]

@@ -1,0 +1,93 @@
+"""What a fit can see of the program around it: preprocessing that was fitted on the same records, and exact scores.
+
+It guards against honest mistakes: whoever wants to can hide either.
+"""
+
+import inspect
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.utils import get_tags
+
+from coterie.errors import InputError
+from coterie.estimators.encoder import SchemaEncoder
+
+STANDARDISED = 1e-6
+LEAST_ROWS = 10  # fewer may be standardised by chance, or on purpose in a test
+
+
+def fitted_preprocessing() -> tuple[str, ...]:
+    """Steps before this fit, in the pipelines around it, that were fitted on its records."""
+    return tuple(dict.fromkeys(name for step in _steps_before() for name in _looked(step)))
+
+
+def encoded_by_schema() -> bool:
+    """Whether a schema, and nothing else, comes before this fit."""
+    steps = [step for step in _steps_before() if step is not None and step != "passthrough"]
+    return bool(steps) and all(isinstance(step, SchemaEncoder) for step in steps)
+
+
+def _steps_before() -> Iterator[Any]:
+    for frame in _frames():
+        pipeline = frame.f_locals.get("self")
+        if isinstance(pipeline, Pipeline) and frame.f_code.co_name.startswith("fit"):
+            yield from (step for _, step in pipeline.steps[:-1])
+
+
+def _looked(step: Any) -> Iterator[str]:
+    """Names of what has looked at the records in a step; a step that needs no fit has not."""
+    if step is None or isinstance(step, str):
+        return
+    if isinstance(step, Pipeline):
+        parts = [part for _, part in step.steps]
+    elif isinstance(step, FeatureUnion):
+        parts = [part for _, part in step.transformer_list]
+    elif isinstance(step, ColumnTransformer):
+        parts = [part for _, part, _ in getattr(step, "transformers_", step.transformers)]
+    else:
+        if isinstance(step, BaseEstimator) and not get_tags(step).requires_fit:
+            return
+        yield type(step).__name__
+        return
+    for part in parts:
+        yield from _looked(part)
+
+
+def standardised(X: np.ndarray) -> bool:
+    """Whether a column has mean 0 and variance 1 as only a scaler that was fitted on these rows makes them; columns of
+    two values are left out, for even halves of -1 and 1 have both."""
+    if len(X) < LEAST_ROWS:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = (np.abs(X.mean(axis=0)) < STANDARDISED) & (np.abs(X.var(axis=0) - 1) < STANDARDISED)
+    return any(len(np.unique(X[:, column])) > 2 for column in np.flatnonzero(found))
+
+
+def refuse_exact_scores() -> None:
+    """Refuse a fit whose model is going to be scored exactly on private records, before anything is charged."""
+    for frame in _frames():
+        if frame.f_code.co_name == "_fit_and_score" and frame.f_globals.get("__name__", "").startswith("sklearn."):
+            scorer, more = frame.f_locals.get("scorer"), frame.f_locals.get("score_params") or {}
+            if _is_exact(scorer) and not more.get("public"):
+                raise InputError(
+                    "scoring: an exact score of private records is a release that the ledger knows nothing of, and is "
+                    "refused before anything is charged; use scoring=PrivateScorer(...)"
+                )
+
+
+def _is_exact(scorer: Any) -> bool:
+    """Of scikit-learn: by a name, `make_scorer`, or a model's own score."""
+    several = scorer.values() if isinstance(scorer, dict) else getattr(scorer, "_scorers", {}).values() or (scorer,)
+    return any(type(one).__module__.startswith("sklearn.") for one in several)
+
+
+def _frames() -> Iterator[FrameType]:
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
