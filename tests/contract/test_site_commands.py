@@ -1,13 +1,19 @@
 """The flow a hospital sees: init, identity, propose, check, approve, serve, coordinate, ledger, verify, withdraw."""
 
+import contextlib
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+from coterie.transcript import Transcript
 
 SIZES = {"east": 60, "north": 90, "south": 75}
 SCHEMA = """\
@@ -257,3 +263,84 @@ def test_the_whole_flow_between_processes(study, coterie):
     # and a changed file is found
     (result / "model.json").write_text("{}")
     assert coterie("certificate", "verify", result)[0] == 2
+
+
+SEEDED = """\
+[data]
+dataset = "heart"
+
+[parties]
+topology = "ring"
+
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+adjacency = "replace-one"
+
+[algorithm]
+name = "penalty-perturbed-admm"
+rounds = 3
+
+[engine]
+seed = 5
+"""
+
+
+@pytest.mark.slow
+def test_processes_release_what_one_process_releases(tmp_path, coterie):
+    (tmp_path / "spec.toml").write_text(SEEDED)
+    for engine in ("in-process", "sites"):
+        code, _, error = coterie("run", tmp_path / "spec.toml", "--engine", engine, "--out", tmp_path / engine)
+        assert code == 0, error
+        assert coterie("certificate", "verify", tmp_path / engine)[0] == 0
+    one, many = (Transcript.load(tmp_path / engine / "transcript.npz") for engine in ("in-process", "sites"))
+    np.testing.assert_allclose(many.releases, one.releases, rtol=0, atol=1e-9)
+    summaries = [json.loads((tmp_path / engine / "summary.json").read_text()) for engine in ("in-process", "sites")]
+    assert [summary["test_error"] for summary in summaries] == [summaries[0]["test_error"]] * 2
+
+
+@pytest.mark.slow
+def test_a_site_that_dies_or_a_user_who_stops_ends_with_a_sentence(tmp_path):
+    (tmp_path / "spec.toml").write_text(SEEDED.replace("rounds = 3", "rounds = 4000"))
+    for victim, code in (("site", 1), ("user", 130)):
+        out = tmp_path / victim
+        command = [sys.executable, "-m", "coterie", "run", tmp_path / "spec.toml", "--engine", "sites", "--out", out]
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        [first, *_] = started_by(running.pid, 4)
+        wait_for_a_release(first)
+        os.kill(first if victim == "site" else running.pid, signal.SIGKILL if victim == "site" else signal.SIGINT)
+        _, error = running.communicate(timeout=120)
+        assert running.returncode == code, error
+        assert ("the site of" if victim == "site" else "stopped after") in error
+        assert not any(is_alive(pid) for pid in started_by(running.pid, 0))
+    assert (tmp_path / "user" / "partial-transcript.npz").exists()
+
+
+def started_by(pid, at_least):
+    """Processes whose parent this is, as soon as there are so many."""
+    for _ in range(600):
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    if parent == pid and b"serve" in (entry / "cmdline").read_bytes():
+                        found.append(int(entry.name))
+        if len(found) >= at_least:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("no sites were started")
+
+
+def is_alive(pid):
+    return Path(f"/proc/{pid}").exists()
+
+
+def wait_for_a_release(pid):
+    folder = Path(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2].decode())
+    for _ in range(1200):
+        with contextlib.suppress(OSError):
+            if "released" in (folder / "log.jsonl").read_text():
+                return
+        time.sleep(0.1)
+    raise AssertionError("nothing was released")
