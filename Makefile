@@ -5,7 +5,7 @@ LOWEST_TESTS := tests/contract/test_commands.py tests/contract/test_command_line
 	tests/contract/test_forged_runs.py tests/contract/test_interrupted_runs.py tests/contract/test_algorithms.py \
 	tests/contract/test_estimators_sklearn.py tests/unit/test_spending.py tests/unit/test_spending_files.py
 
-.PHONY: demo test test-slow test-lowest lint format clean audit-calibration bench bench-quick
+.PHONY: demo test test-slow test-lowest lint format clean mutants audit-calibration bench bench-quick
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -22,6 +22,10 @@ test-lowest:
 	$(PYTHON) tools/lowest_versions.py sklearn parquet report > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[sklearn,parquet,report]' pytest hypothesis
 	JAX_ENABLE_COMPILATION_CACHE=false .venv-lowest/bin/pytest $(LOWEST_TESTS)
+
+# Single-line changes of what states or keeps a loss; MUTANTS="--all" for every one of them (docs/mutants.md).
+mutants: .venv/installed
+	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 audit-calibration: .venv/installed
 	$(BIN)/python benchmarks/audit_calibration.py

@@ -1,8 +1,15 @@
 """What can go wrong, by who has to act."""
 
+LONGEST = 1000  # characters of a sentence
+
 
 class CoterieError(Exception):
     """Base of every error this package raises on purpose."""
+
+    def __str__(self) -> str:
+        """A sentence, however long what it quotes: files can hold names and values of any length."""
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 4 :]}"
 
 
 class InputError(CoterieError, ValueError):

@@ -141,7 +141,7 @@ def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None) -> str:
             f"trust: got 'none' for {name}, which adds up messages; 'pairs', 'curator' or 'secure-sum' is needed"
         )
     if privacy.sums and not adds_up:
-        raise InputError(f"trust: got {privacy.trust!r} for {name}, where every message is seen; 'none' is needed")
+        raise InputError(f"trust: got {privacy.trust!r} for {name}, which adds nothing up; 'none' is needed")
     return name
 
 

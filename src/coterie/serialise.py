@@ -66,7 +66,7 @@ def decode(value: Any) -> Any:
                 raise InputError(f"plan: {name}.{field} got a {type(content).__name__} that it cannot hold")
         try:
             return cls(**fields)
-        except TypeError as error:
+        except (TypeError, ArithmeticError) as error:
             raise InputError(f"plan: {name} cannot be read: {error}") from None
     if isinstance(value, list):
         return tuple(decode(v) for v in value)

@@ -207,7 +207,10 @@ def _member(archive: zipfile.ZipFile, name: str, fits: Callable[[tuple[int, ...]
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        try:
+            shape, _, dtype = read(file)
+        except Exception as error:  # NumPy reads it as Python, which can fail in every way that Python knows
+            raise ValueError(f"{name} has no header ({error})") from None
         if dtype.hasobject or not fits(shape, dtype):
             raise ValueError(f"{name} of shape {shape} and type {dtype} does not fit its plan")
         if info.file_size - file.tell() != math.prod(shape) * dtype.itemsize:

@@ -18,8 +18,9 @@ from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy import accountants
-from coterie.privacy.events import Gaussian, GaussianObjective, Pure
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.argmin_bounds import ArgminBounds
+from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian, Pure, Unprotected
+from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
@@ -308,3 +309,59 @@ def test_the_multiplier_of_one_release_spends_the_whole_budget(epsilon, delta):
         )
     assert float(spent) == pytest.approx(delta, rel=1e-8)
     assert float(spent) <= delta * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("ratio", [0.2, 1.5])
+def test_a_secret_coin_costs_what_the_exact_mixture_does(ratio, rate):
+    """Both directions by quadrature: never below, and tight at whole orders."""
+    x = np.linspace(-40, 140, 400_001)
+    plain = -(x**2) / 2
+    mixed = np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, math.log(rate) - ratio**2 / 2 + ratio * x) + plain
+
+    def divergence(order, one, two):
+        integrand = order * one + (1 - order) * two
+        largest = integrand.max()
+        mass = np.trapezoid(np.exp(integrand - largest), x) / math.sqrt(2 * math.pi)
+        return (largest + math.log(mass)) / (order - 1)
+
+    orders = np.array([1.3, 2.0, 2.5, 3.0, 8.0, 40.0])
+    stated = PoissonGaussian(ratio=ratio, rate=rate).rdp(orders)
+    exact = np.array([[divergence(a, mixed, plain), divergence(a, plain, mixed)] for a in orders]).T
+    assert stated.shape == (2, len(orders))
+    assert (stated >= exact * (1 - 1e-9)).all()
+    whole = orders == np.rint(orders)
+    np.testing.assert_allclose(stated[0, whole], exact[0, whole], rtol=1e-6)
+    assert (stated <= Gaussian(ratio).rdp(orders) * (1 + 1e-12)).all()
+
+
+def test_beyond_the_largest_order_a_secret_coin_costs_the_plain_release():
+    event, orders = PoissonGaussian(ratio=0.1, rate=0.01), np.array([512.0, 512.5, 10_000.0])
+    plain = Gaussian(0.1).rdp(orders)
+    assert event.rdp(orders)[0, 0] < plain[0, 0]
+    np.testing.assert_array_equal(event.rdp(orders)[:, 1:], plain[:, 1:])
+
+
+def test_what_has_no_noise_has_no_bound_in_either_direction():
+    curve = Unprotected().rdp(accountants.ORDERS)
+    assert curve.shape == (2, len(accountants.ORDERS))
+    assert np.isinf(curve).all()
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.4, 5.0, 400.0])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_a_logistic_record_pays_where_its_slope_and_curvature_cost_most_together(rate, adjacency):
+    """With slope p its curvature is p (1 - p): the largest sum over p, by trying many."""
+    weight, row_norm, penalty, degree = 2.0, 3.0, 0.5, 2
+    known = Facts(parties=("a", "b", "c"), sizes=(5, 5, 5), n_features=1, row_norm=row_norm, labels=("-", "+"))
+    problem = Problem(loss=Logistic(), regulariser=L2(0.3), record_weight=weight)
+    bounds = ArgminBounds(
+        problem, PartyFacts.of(0, problem, known, degree, adjacency, "record"), curvature=2 * penalty * degree
+    )
+    convexity = 0.3 / 3 + 2 * penalty * degree
+    p = np.linspace(0, 1, 200_001)
+    own = rate * weight * row_norm * p + np.log1p(weight * row_norm**2 / convexity * p * (1 - p))
+    other = rate * weight * row_norm if adjacency == "replace-one" else 0.0
+    assert bounds.gamma_loss(rate) == pytest.approx(own.max() + other, rel=1e-9)
+    if rate * convexity >= row_norm:
+        assert bounds.gamma_loss(rate) == pytest.approx(rate * bounds.sensitivity, rel=1e-12)

@@ -1,6 +1,7 @@
 """What plans cost together: by curves as by one plan that holds them all, exactly for Gaussians, and paid for where the
 way may be chosen after the fact."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -94,39 +95,51 @@ def test_more_never_costs_less(prices, another):
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(PRICES[DELTA]), min_size=1, max_size=4), st.sampled_from([1, 3]))
 def test_a_total_is_the_least_limit_that_admits(prices, records):
-    stated = total(prices, DELTA, records=records)
-    assert fits(prices, (stated, DELTA), records=records)
-    assert not fits(prices, (0.999 * stated, DELTA), records=records)
+    prices = [dataclasses.replace(price, records=records) for price in prices]
+    stated = total(prices, DELTA)
+    assert fits(prices, (stated, DELTA))
+    assert not fits(prices, (0.999 * stated, DELTA))
 
 
 def test_people_with_several_records_lose_what_a_plan_says_they_do():
     """One plan alone at its own delta, against the plan's own search over what one record may lose."""
     ledger = [(Gaussian(0.1), 1)]
-    alone = total([Price.of(ledger, DELTA, stated=math.inf)], DELTA, records=4)
+    alone = total([Price.of(ledger, DELTA, stated=math.inf, records=4)], DELTA)
     searched = accountants.group_epsilon(lambda d: accountants.epsilon(ledger, d), DELTA, 4)
     assert alone == pytest.approx(searched, rel=1e-6)
+    with pytest.raises(InputError, match="stated: got None"):
+        Price.of(ledger, DELTA, records=4)
     # a group of four sees at least a Gaussian of four times the ratio
     assert alone >= accountants.gaussian_epsilon([(Gaussian(0.4), 1)], DELTA)
 
 
-def test_an_order_that_is_chosen_after_the_fact_can_exceed_delta():
-    """Why delta is divided. A Gaussian release is seen, then a plan is chosen that fills the limit at one order: with a
-    chance c it shows a loss x, and e^((a-1) R) - 1 = c e^((a-1) x) holds its divergence of order a below R. With an
-    order fixed before, the limit is kept; with the order that suits what was seen, twice as much is lost."""
-    ratio, delta, most = 0.05, 1e-6, 1.0
+def lost_beyond(limit, orders, shares, ratio=0.05):
+    """A Gaussian release is seen, then a plan is chosen that fills the limit at one order: with a chance c it shows a
+    loss x, and e^((a-1) R) - 1 = c e^((a-1) x) holds its divergence of order a below R. The delta that is lost beyond
+    the limit's epsilon, for the worst order fixed before, and for the order that suits what was seen."""
     z = np.linspace(-9, 9, 20_001)
     weight = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
     loss = ratio**2 / 2 + ratio * z  # of the first release
     exceeding = []
-    for order in np.linspace(5, 150, 60):
-        left = most - np.log1p(-1 / order) + np.log(delta * order) / (order - 1) - order * ratio**2 / 2
-        x = most - loss + np.log1p(1 / (order - 1))  # the worst
-        chance = np.minimum(np.expm1((order - 1) * max(left, 0.0)) * np.exp(-(order - 1) * x), 1.0)
+    for order, delta in zip(orders, shares * limit[1], strict=True):
+        left = limit[0] - np.log1p(-1 / order) + np.log(delta * order) / (order - 1) - order * ratio**2 / 2
+        x = limit[0] - loss + np.log1p(1 / (order - 1))  # the worst
         assert (x > 0).all()
-        exceeding.append(chance * -np.expm1(most - loss - x))
+        chance = np.minimum(np.expm1((order - 1) * max(left, 0.0)) * np.exp(-(order - 1) * x), 1.0)
+        exceeding.append(weight * chance * -np.expm1(limit[0] - loss - x))
     exceeding = np.array(exceeding)
-    assert 0.9 * delta < (exceeding * weight).sum(axis=1).max() <= delta
-    assert (exceeding.max(axis=0) * weight).sum() > 2 * delta
+    return exceeding.sum(axis=1).max(), exceeding.max(axis=0).sum()
+
+
+def test_an_order_that_is_chosen_after_the_fact_can_exceed_delta():
+    """Why delta is divided."""
+    limit = (1.0, 1e-6)
+    fixed, chosen = lost_beyond(limit, np.linspace(5, 150, 60), np.ones(60))
+    assert 0.9 * limit[1] < fixed <= limit[1]
+    assert chosen > 2 * limit[1]
+    orders = ORDERS[(ORDERS > 4) & (ORDERS < 300)]
+    _, divided = lost_beyond(limit, orders, order_shares(limit)[(ORDERS > 4) & (ORDERS < 300)])
+    assert 0.3 * limit[1] < divided <= limit[1]
 
 
 def test_a_release_without_a_bound_fits_no_limit():
@@ -152,6 +165,8 @@ BAD = [
     {"pure": math.inf},
     {"curve": [[0.0]]},
     {"curve": [[0.0] * len(ORDERS), [-1.0] * len(ORDERS)]},
+    {"records": 0},
+    {"records": 1.5},
     {"note": 1},
 ]
 

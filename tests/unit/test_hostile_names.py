@@ -7,6 +7,7 @@ import pytest
 from test_certificate import DELTA, facts, plan, resigned
 
 from coterie.certificate import Certificate, make_certificate
+from coterie.data import CategoryColumn, Label, NumberColumn, Schema
 from coterie.errors import InputError
 from coterie.facts import Facts
 
@@ -31,6 +32,21 @@ def test_what_cannot_be_seen_is_refused(name):
     for change in ({"parties": (name, "south")}, {"labels": (name, "yes")}, {"data_derived": (name,)}):
         with pytest.raises(InputError) as refused:
             facts(**change)
+        assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("name", UNSEEN.values(), ids=UNSEEN.keys())
+def test_nor_may_a_schema_hold_it(name):
+    age, label = NumberColumn("age", 0, 100), Label("ill", ("no", "yes"))
+    for make in (
+        lambda: NumberColumn(name, 0, 100),
+        lambda: CategoryColumn("ward", ("a", name)),
+        lambda: Label(name, ("no", "yes")),
+        lambda: Label("ill", ("no", name)),
+        lambda: Schema((age,), label, party_column=name),
+    ):
+        with pytest.raises(InputError) as refused:
+            make()
         assert str(refused.value).isprintable()
 
 

@@ -118,9 +118,14 @@ def test_losses_of_different_things_do_not_add_up(ledger):
 
 def test_people_with_several_records_lose_more():
     people = dataclasses.replace(RECORD, records_per_person=3)
+    price = dataclasses.replace(PRICE, epsilon=9.0, records=3)
     with Ledger.create(None, epsilon=1.0, delta=1e-5) as ledger:
+        assert ledger.total("patients", plus=price).epsilon > 2.0 > ledger.total("patients", plus=PRICE).epsilon
         with pytest.raises(BudgetError):
-            reserve(ledger, terms=people, price=dataclasses.replace(PRICE, epsilon=9.0))
+            reserve(ledger, terms=people, price=price)
+        for wrong in ({"terms": people}, {"price": price}):
+            with pytest.raises(InputError, match=r"price: of people with \d record"):
+                reserve(ledger, **wrong)
         reserve(ledger)
 
 
@@ -353,6 +358,13 @@ def test_a_backup_is_whole_and_made_once(owned, tmp_path):
     os.replace(place, owned)  # restored
     with pytest.raises(InputError, match="charged last is missing"):
         Ledger.open(owned)
+
+
+def test_a_ledger_in_memory_can_be_kept(ledger, tmp_path):
+    reserve(ledger)
+    with Ledger.open(ledger.backup(tmp_path / "kept")) as kept:
+        assert kept.verify() == 2
+        assert kept.head() == ledger.head()
 
 
 def test_a_clock_that_was_set_back_is_refused(owned, monkeypatch):

@@ -459,6 +459,25 @@ def test_a_write_protected_ledger_or_folder_is_refused(plain, tmp_path):
         assert ledger.verify() == 4
 
 
+NO_RIGHTS = """
+import os, sys
+import scipy.special, sqlite3.dbapi2  # which nobody may not be allowed to read
+from coterie.errors import CoterieError
+from coterie.ledger import Ledger
+if os.getuid() == 0:
+    os.setuid(65534)
+try:
+    Ledger.open(sys.argv[1])
+except CoterieError as error:
+    print(error)
+"""
+
+
+def test_a_ledger_of_somebody_else_ends_in_a_sentence(plain):
+    plain.chmod(0)
+    assert "nothing was charged" in run(NO_RIGHTS, plain)
+
+
 def test_a_held_lock_ends_in_a_sentence(plain, monkeypatch):
     monkeypatch.setattr(implementation, "LOCK_TIMEOUT_S", 0.2)
     with contextlib.closing(sqlite3.connect(plain, isolation_level=None)) as holder, Ledger.open(plain) as ledger:

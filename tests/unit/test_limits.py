@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import tracemalloc
 
 import pytest
@@ -12,6 +13,8 @@ from coterie.certificate import Certificate, make_certificate
 from coterie.errors import InputError
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
+from coterie.privacy.accountants import rdp_epsilon
+from coterie.privacy.events import GaussianObjective
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
@@ -72,3 +75,23 @@ def test_the_loss_among_thousands_in_touch_with_everybody_needs_no_list_of_messa
     assert one.epsilon(DELTA) > 0
     assert len(json.dumps(json.loads(one.to_json())["topology"])) < 200
     assert "arcs" not in vars(one.topology)
+
+
+def test_numbers_that_leave_floating_point_are_refused():
+    content = json.loads(plan().to_json())
+    content["algorithm"]["mechanism"]["noise_multiplier"].update(start=1e308, ratio=1e300)
+    with pytest.raises(InputError, match="plan: Plan cannot be read"):
+        Plan.from_json(json.dumps(content))
+
+
+def test_a_curve_beyond_floating_point_costs_everything_without_a_warning():
+    """Warnings are errors here."""
+    event = GaussianObjective(ratio=1.0, jacobian=1e308, rank=1, adjacency="replace-one", margin=True)
+    assert rdp_epsilon([(event, 1)], DELTA) == math.inf
+
+
+def test_what_is_quoted_does_not_make_a_sentence_endless():
+    with pytest.raises(InputError) as refused:
+        Plan.from_json(json.dumps({"type": "x" * 10**6}))
+    assert len(str(refused.value)) <= 1000
+    assert str(refused.value).startswith("plan: unknown type 'xxx")

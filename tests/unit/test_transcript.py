@@ -187,6 +187,22 @@ def test_a_small_archive_is_not_unpacked_to_gigabytes(saved):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"'<f8'", b"'01,'"), (b"}", b"{"), (b"(2,", b"(((")], ids=["type", "end", "shape"]
+)
+def test_a_header_that_is_no_python_is_refused(saved, old, new):
+    """NumPy reads the header of an array as Python, which fails in ways of its own."""
+    with zipfile.ZipFile(saved) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert old in members["releases.npy"][:128]
+    members["releases.npy"] = members["releases.npy"].replace(old, new, 1)
+    with zipfile.ZipFile(saved, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(InputError, match="is no transcript"):
+        Transcript.load(saved)
+
+
 def test_an_interruption_says_how_far_it_came(transcript):
     partial = Transcript(transcript.plan, transcript.releases[:, :2], reproducible=False)
     assert not partial.complete

@@ -157,7 +157,7 @@ def party_price(plan: Plan, party: int, delta: float, *, reproducible: bool) -> 
     if reason:
         return Price.unbounded(delta), reason
     stated = plan.epsilon(delta) if plan.people_span_parties else plan.party_epsilons(delta)[party]
-    return Price.of(plan.person_ledger(party), delta, stated=stated), ""
+    return Price.of(plan.person_ledger(party), delta, stated=stated, records=plan.records_per_person), ""
 
 
 def _unbounded(plan: Plan, reproducible: bool) -> str:

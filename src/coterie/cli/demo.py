@@ -63,7 +63,6 @@ class DemoResult:
             "n_parties": plan.facts.n_parties,
             "rounds": plan.n_rounds,
             "algorithm": "penalty-perturbed-admm",
-            "seconds": round(self.seconds, 2),
             "randomness": RANDOMNESS[self.transcript.reproducible],
         }
 

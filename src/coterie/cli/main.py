@@ -143,7 +143,7 @@ def demo(
         figure = _figure_or_none()
         result.write(directory, figure)
     if json_line:
-        typer.echo(json.dumps(result.summary()))
+        typer.echo(json.dumps({**result.summary(), "seconds": round(result.seconds, 2)}))
         return
     from coterie.cli.demo import demo_table
 

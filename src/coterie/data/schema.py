@@ -23,6 +23,7 @@ import numpy as np
 
 from coterie.data.checks import is_missing, nearest, quoted
 from coterie.errors import InputError
+from coterie.facts import check_plain
 
 NUMBER = "no finite number"
 MISSING = "missing"
@@ -56,6 +57,7 @@ class Misfit(NamedTuple):
 def _check_name(what: str, name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise InputError(f"{what}: got name {name!r}; a non-empty text is needed")
+    check_plain(what, [name])
     return str(name)
 
 
@@ -82,6 +84,7 @@ def _check_texts(name: str, what: str, texts: Any, *, at_least: int) -> tuple[st
         raise InputError(f"column {name!r}: got {what} {texts!r}; a list of non-empty texts is needed")
     if len(texts) < at_least or len(set(texts)) != len(texts):
         raise InputError(f"column {name!r}: got {what} {tuple(texts)}; at least {at_least} different ones are needed")
+    check_plain(f"column {name!r}", texts)
     return tuple(str(text) for text in texts)
 
 

@@ -312,16 +312,16 @@ class State:
         counted = [booked for booked in self.bookings if booked.data == data and not booked.given_back]
         return tuple((booked.what, booked.price.epsilon, booked.price.delta) for booked in counted)
 
-    def within(self, prices: list[Price], limit: Limit, records: int) -> bool:
+    def within(self, prices: list[Price], limit: Limit) -> bool:
         if self.composition == "curves":
-            return composition.fits(prices, (limit.epsilon, limit.delta), records=records)
+            return composition.fits(prices, (limit.epsilon, limit.delta))
         spent = sum(price.epsilon for price in prices), sum(price.delta for price in prices)
         return spent[0] <= limit.epsilon * (1 + _ROUNDING) and spent[1] <= limit.delta * (1 + _ROUNDING)
 
-    def shown(self, prices: list[Price], limit: Limit, records: int) -> str:
+    def shown(self, prices: list[Price], limit: Limit) -> str:
         if self.composition == "sum" or limit.delta == 0:
             return f"epsilon={sum(p.epsilon for p in prices):.6g}, delta={sum(p.delta for p in prices):.3g}"
-        return f"epsilon={composition.total(prices, limit.delta, records=records):.6g}, delta={limit.delta:.3g}"
+        return f"epsilon={composition.total(prices, limit.delta):.6g}, delta={limit.delta:.3g}"
 
     def now(self) -> float:
         """Seconds since 1970; never before the last entry."""

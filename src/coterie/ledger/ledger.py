@@ -280,8 +280,7 @@ class Ledger:
                 if limit is None or limit.delta == 0:
                     raise InputError(f"delta: got None; {data!r} has no limit that says at which delta to state a loss")
                 delta = limit.delta
-            records = max((terms.records_per_person for terms in state.terms(data)), default=1)
-            return Total(data, composition.total(prices, delta, records=records), delta, limit, len(prices))
+            return Total(data, composition.total(prices, delta), delta, limit, len(prices))
 
     def stated(self, data: str) -> tuple[tuple[str, float, float], ...]:
         """(description, epsilon, delta) of everything that counts, each as it was stated, in order."""
@@ -380,6 +379,10 @@ class Ledger:
 
     def _check(self, data: str, price: Price, terms: Terms, what: str) -> None:
         state = self._state
+        if price.curve is not None and price.records != terms.records_per_person:
+            raise InputError(
+                f"price: of people with {price.records} record(s), beside terms of {terms.records_per_person}"
+            )
         for other in state.terms(data):
             if not other.add_up_with(terms):
                 raise InputError(f"ledger: it holds losses of ({other}); losses of ({terms}) do not add up with them")
@@ -387,9 +390,9 @@ class Ledger:
         for limit in state.limits_of(data):
             since = -math.inf if limit.days is None else now - 86400 * limit.days
             prices = [booked for booked, at in state.counted(data) if at > since] + [price]
-            if not state.within(prices, limit, terms.records_per_person):
+            if not state.within(prices, limit):
                 raise BudgetError(
-                    f"ledger: {what} would bring the loss to {state.shown(prices, limit, terms.records_per_person)}, "
+                    f"ledger: {what} would bring the loss to {state.shown(prices, limit)}, "
                     f"beyond the limit of {limit}; nothing was run"
                 )
 
@@ -413,8 +416,8 @@ class Ledger:
                 self._connection.execute(statement)
             self._insert(first)
             self._connection.execute("COMMIT")
-        if self._file is not None:
-            self._file.sync()
+            if self._file is not None:
+                self._file.sync()
 
     def _append(self, body: dict[str, Any], reply: bytes | None = None) -> None:
         """Write one more entry, on disk when this returns; where that fails, the ledger is as it was."""
@@ -577,7 +580,7 @@ class _File:
 
     def claim(self) -> None:
         """Make the file, which nobody else may have made."""
-        if self.beside(".head").exists() and not self.path.exists():
+        if os.path.exists(self.beside(".head")) and not os.path.exists(self.path):
             raise InputError(
                 f"path: a ledger was at {str(self.path)!r} before ({self.beside('.head').name} is still there); bring "
                 "it back, or choose another path"
@@ -665,18 +668,23 @@ class _File:
 
 
 def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
+    marks = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {USER_VERSION}")
     if file is None:
-        return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        for mark in marks:
+            connection.execute(mark)
+        return connection
     if new:
         file.claim()
     else:
         file.check_kind()
-    connection = sqlite3.connect(file.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection = None
     try:
+        connection = sqlite3.connect(file.path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA trusted_schema = OFF")
         if new:
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {USER_VERSION}")
+            for mark in marks:
+                connection.execute(mark)
         elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             # nothing may be written into what is no ledger
             raise NoLedgerError(f"path: {str(file.path)!r} cannot be used (it is no ledger); it is left as it is")
@@ -686,7 +694,8 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA cell_size_check = ON")
         file.check_same()
     except BaseException as error:
-        connection.close()
+        if connection is not None:
+            connection.close()
         if new:
             file.remove()
         if isinstance(error, _DAMAGE):

@@ -22,7 +22,7 @@ def check_unused(image: bytes, *, user_version: int, schema_version: int, writer
     size = _number(image[16:18])
     size, usable = (65536 if size == 1 else size), (65536 if size == 1 else size) - image[20]
     deep = _depth(image, size) > 2
-    todo = list(ROOTS)
+    todo: list[int] = [*ROOTS]
     while todo:
         number = todo.pop()
         page = image[(number - 1) * size : number * size]

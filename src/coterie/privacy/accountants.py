@@ -72,8 +72,9 @@ def pure_epsilon(ledger: Ledger) -> float:
 def rdp_epsilon(ledger: Ledger, delta: float) -> float:
     """Renyi composition, each direction by itself until the end; conversion of Canonne, Kamath and Steinke (2020)."""
     curve = np.zeros((2, len(ORDERS)))
-    for event, count in ledger:
-        curve = curve + count * event.rdp(ORDERS)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for event, count in ledger:
+            curve = curve + count * event.rdp(ORDERS)
     # an order at which a curve is unknown can prove nothing
     curve = np.where(np.isnan(curve), np.inf, curve)
     eps = curve + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)

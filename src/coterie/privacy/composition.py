@@ -52,14 +52,16 @@ _ROUNDING = 1e-9  # relative: prices that add up to the limit on paper must not 
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """What one plan costs: (epsilon, delta) as stated for a person, and of one record the divergences at `ORDERS` in
-    both directions, the pure loss, and the ratio of sensitivity to noise if everything is one Gaussian release."""
+    """What one plan costs: (epsilon, delta) as stated for a person, and of one of the person's `records` the
+    divergences at `ORDERS` in both directions, the pure loss, and the ratio of sensitivity to noise if everything is
+    one Gaussian release."""
 
     epsilon: float
     delta: float
     curve: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     gaussian: float | None = None
     pure: float = math.inf
+    records: int = 1
 
     def __post_init__(self) -> None:
         if not (_is_number(self.epsilon) and self.epsilon >= 0 and _is_number(self.delta) and 0 <= self.delta <= 1):
@@ -72,10 +74,14 @@ class Price:
             raise InputError(f"curve: two rows of {len(ORDERS)} divergences are needed")
         if not all(_is_number(value) and value >= 0 for value in others):
             raise InputError("curve, gaussian, pure: numbers >= 0 are needed")
+        if type(self.records) is not int or self.records < 1:
+            raise InputError(f"records: got {self.records!r}; an integer >= 1 is needed")
 
     @classmethod
-    def of(cls, ledger: Ledger, delta: float, *, stated: float | None = None) -> "Price":
-        """Of what a plan charges a party; `stated` is the loss of a person where that is not the loss of a record."""
+    def of(cls, ledger: Ledger, delta: float, *, stated: float | None = None, records: int = 1) -> "Price":
+        """Of what a plan charges a party; `stated` is the loss of a person, needed where one has several records."""
+        if stated is None and records != 1:
+            raise InputError(f"stated: got None with {records!r} records; the loss of a person is needed")
         check_delta(delta)
         curve = np.zeros((2, len(ORDERS)))
         for event, count in ledger:
@@ -89,6 +95,7 @@ class Price:
             curve=(tuple(curve[0].tolist()), tuple(curve[1].tolist())),
             gaussian=math.sqrt(sum(squares)) if len(squares) == len(ratios) else None,
             pure=pure_epsilon(ledger),
+            records=records,
         )
 
     @classmethod
@@ -104,6 +111,7 @@ class Price:
             "curve": rows,
             "gaussian": None if self.gaussian is None else _shown(self.gaussian),
             "pure": _shown(self.pure),
+            "records": self.records,
         }
 
     @classmethod
@@ -118,17 +126,19 @@ class Price:
             curve=None if rows is None else _two_rows(rows),
             gaussian=None if content["gaussian"] is None else _read(content["gaussian"]),
             pure=_read(content["pure"]),
+            records=content["records"],
         )
 
 
-def fits(prices: Sequence[Price], limit: tuple[float, float], *, records: int = 1, in_advance: bool = False) -> bool:
-    """Whether all prices together stay within (epsilon, delta), for a person with so many records.
+def fits(prices: Sequence[Price], limit: tuple[float, float], *, in_advance: bool = False) -> bool:
+    """Whether all prices together stay within (epsilon, delta).
 
     in_advance: whether the prices were fixed before anything was released; of one price that is always so.
     """
     most, delta = limit[0] * (1 + _ROUNDING), limit[1]
     if math.isinf(limit[0]) or not prices:
         return True
+    records = max(price.records for price in prices)
     if records * sum(price.pure for price in prices) <= most:
         return True
     divided = len(prices) > 1 and not in_advance
@@ -139,14 +149,14 @@ def fits(prices: Sequence[Price], limit: tuple[float, float], *, records: int = 
     return _gaussian_fits(prices, record) or _order_fits(prices, record, divided)
 
 
-def total(prices: Sequence[Price], delta: float, *, records: int = 1, in_advance: bool = False) -> float:
+def total(prices: Sequence[Price], delta: float, *, in_advance: bool = False) -> float:
     """The least epsilon for which the limit (epsilon, delta) admits all prices together."""
     check_delta(delta)
     if not prices:
         return 0.0
 
     def enough(most: float) -> bool:
-        return fits(prices, (most, delta), records=records, in_advance=in_advance)
+        return fits(prices, (most, delta), in_advance=in_advance)
 
     added = sum(price.epsilon for price in prices)
     best = added if enough(added) else math.inf  # to the last digit what a plan alone has stated

@@ -242,7 +242,8 @@ PEER = Observer(
 
 def coalition(colluders: int) -> Observer:
     """Everybody, and so many parties who put together what they know."""
-    known = f", and the noise and secrets of any {colluders} parties but the protected one" if colluders else ""
+    others = "any one party" if colluders == 1 else f"any {colluders} parties"
+    known = f", and the noise and secrets of {others} but the protected one" if colluders else ""
     return Observer("coalition", f"every message of every party in every round{known}, and all public facts")
 
 

@@ -1,0 +1,287 @@
+"""Change one line of what states or keeps a privacy loss, run the tests that should notice, and list what survives.
+
+python tools/mutants.py [--sample 60 | --all] [--seed 0] [--only privacy/events.py ...] [--seconds 600] [--json FILE]
+
+A mutant changes one operator, number, comparison, condition or refusal. It is run in a copy of the sources, in a forked
+process that has everything but the package loaded already, against tests of its own source file, up to the first
+failure. mutmut and cosmic-ray start the whole suite anew for every mutant, minutes each here. Survivors that
+docs/mutants.md argues away are counted apart; any other one makes the exit status 1.
+"""
+
+import argparse
+import ast
+import dataclasses
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "coterie"
+ARGUED = ROOT / "docs" / "mutants.md"
+LONGEST = 180  # seconds for one mutant
+# loaded once, before any fork: whatever the package or its tests import, but not the package
+PRELOADED = (
+    "jax",
+    "jax.numpy",
+    "numpy",
+    "scipy.special",
+    "scipy.stats",
+    "sklearn.linear_model",
+    "pytest",
+)
+
+# which tests should notice a change of which file, the quickest first; what compiles much is left out, so that a
+# survivor may still be caught by `make test`
+ACCOUNTING = ("unit/test_solver_error.py", "golden/test_accounting.py")
+DOORS = ("leaks/test_release_door.py", "unit/test_grid.py")
+TESTS: dict[str, tuple[str, ...]] = {
+    "privacy/events.py": (*ACCOUNTING, "property/test_token_walk.py", "leaks/test_mutant_views.py"),
+    "privacy/accountants.py": ACCOUNTING,
+    "privacy/mechanisms.py": ACCOUNTING,
+    "privacy/argmin_bounds.py": ACCOUNTING,
+    "privacy/objective.py": ACCOUNTING,
+    "privacy/proximal.py": ACCOUNTING,
+    "privacy/proximal_bounds.py": ACCOUNTING,
+    "privacy/image.py": (*ACCOUNTING, "property/test_fixed_point_views.py"),
+    "privacy/proximal_grants.py": DOORS,
+    "privacy/grants.py": DOORS,
+    "privacy/release.py": DOORS,
+    "privacy/tables.py": ("unit/test_evaluation.py",),
+    "privacy/noise.py": ("unit/test_sampling.py", "statistical/test_noise.py"),
+    "privacy/sampling.py": ("unit/test_sampling.py", "golden/test_quantile.py", "statistical/test_noise.py"),
+    "plan.py": ("golden/test_accounting.py", "unit/test_views.py", "unit/test_limits.py", "unit/test_certificate.py"),
+    "evaluation/noised.py": ("unit/test_evaluation.py", "unit/test_charges.py"),
+    "evaluation/tables.py": ("unit/test_evaluation.py",),
+    "spending.py": ("unit/test_spending.py", "unit/test_spending_files.py", "unit/test_charges.py"),
+    "engines/inputs.py": ("statistical/test_release_noise.py", "leaks/test_every_door.py"),
+    "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
+    "network/channels.py": ("unit/test_grid.py", "statistical/test_release_noise.py"),
+}
+
+_SWAPPED = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.Pow: "*", ast.FloorDiv: "/",
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.And: "or", ast.Or: "and",
+}  # fmt: skip
+_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "ceil": "floor", "floor": "ceil"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    file: str
+    line: int
+    before: str
+    after: str
+    source: str = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def row(self) -> str:
+        """As it stands in the table of survivors."""
+        return " | ".join(_cell(text) for text in (self.file, self.before, self.after))
+
+
+def _cell(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+def mutants_of(file: str) -> Iterator[Mutant]:
+    text = (PACKAGE / file).read_text()
+    lines = text.splitlines(keepends=True)
+    begins = [0]
+    for line in lines:
+        begins.append(begins[-1] + len(line.encode()))
+    content = text.encode()
+    tree = ast.parse(text)
+    _without_annotations(tree)
+
+    def place(line: int, column: int) -> int:
+        return begins[line - 1] + column
+
+    for node in ast.walk(tree):
+        for start, end, new in _changes(node, content, place):
+            changed = content[:start] + new.encode() + content[end:]
+            # one line: what a reader of the list can judge at a glance
+            number = content[:start].count(b"\n")
+            before, after = lines[number].strip(), changed.decode().splitlines()[number].strip()
+            if content.count(b"\n") == changed.count(b"\n") and before != after:
+                yield Mutant(file, number + 1, before, after, changed.decode())
+
+
+def _without_annotations(tree: ast.AST) -> None:
+    """Types, and what `Literal` lists, decide nothing; nor do the numbers in a sentence."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            node.values = []
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(value=None, lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for argument in (*node.args.args, *node.args.kwonlyargs):
+                argument.annotation = None
+
+
+def _changes(node: ast.AST, content: bytes, place) -> Iterator[tuple[int, int, str]]:
+    """(start, end, what to put there), in bytes."""
+
+    def between(left: ast.expr, right: ast.expr) -> tuple[int, int]:
+        return place(left.end_lineno, left.end_col_offset), place(right.lineno, right.col_offset)
+
+    def whole(found: ast.AST) -> tuple[int, int]:
+        return place(found.lineno, found.col_offset), place(found.end_lineno, found.end_col_offset)  # type: ignore[attr-defined]
+
+    def operator(left: ast.expr, right: ast.expr, kind: ast.AST) -> Iterator[tuple[int, int, str]]:
+        signs = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.FloorDiv: "//",
+                 ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+                 ast.And: "and", ast.Or: "or"}  # fmt: skip
+        if type(kind) not in _SWAPPED:
+            return
+        start, end = between(left, right)
+        gap, sign = content[start:end].decode(), signs[type(kind)]
+        if gap.count(sign) == 1:
+            at = start + gap.index(sign)
+            yield at, at + len(sign), _SWAPPED[type(kind)]
+
+    if isinstance(node, ast.BinOp):
+        if not any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right)):
+            yield from operator(node.left, node.right, node.op)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield from operator(node.left, node.comparators[0], node.ops[0])
+    elif isinstance(node, ast.BoolOp):
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            yield from operator(left, right, node.op)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        start, end = whole(node)
+        yield start, end, content[start:end].decode().removeprefix("not ")
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        start, end = whole(node)
+        new = {0: "1", 1: "2", 2: "1"}.get(node.value, f"(2 * {node.value!r})")
+        yield start, end, new
+    elif isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in _NAMES:
+            end = place(node.func.end_lineno, node.func.end_col_offset)
+            yield end - len(name), end, _NAMES[name]
+    elif isinstance(node, ast.If) and all(isinstance(step, ast.Raise) for step in node.body):
+        start, end = whole(node.test)
+        if content[start:end].count(b"\n") == 0:
+            yield start, end, "False"
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+def caught(mutant: Mutant | None, sources: Path, tests: tuple[str, ...], longest: float) -> str:
+    """ "caught", "survived" or "timed out"; without a mutant, the tests as they are."""
+    file = None if mutant is None else sources / "coterie" / mutant.file
+    if file is not None:
+        original = file.read_text()
+        file.write_text(mutant.source)
+    try:
+        child = os.fork()
+        if child == 0:
+            _run_tests(sources, tests)
+        deadline = time.monotonic() + longest
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return "survived" if os.waitstatus_to_exitcode(status) == 0 else "caught"
+            time.sleep(0.02)
+        os.killpg(child, signal.SIGKILL)  # the group of the process that was forked here
+        os.waitpid(child, 0)
+        return "timed out"
+    finally:
+        if file is not None:
+            file.write_text(original)
+
+
+def _run_tests(sources: Path, tests: tuple[str, ...]) -> None:
+    """In a process of its own, which does not come back."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        os.chdir(ROOT)
+        told = os.open(sources / "told.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(told, stream)
+        # no bytecode: a copy that changes within a second would be taken for the one before
+        sys.dont_write_bytecode = True
+        os.environ.update(PYTHONPATH=str(sources), PYTHONDONTWRITEBYTECODE="1")
+        sys.path.insert(0, str(sources))
+        import pytest
+
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow"]
+        code = int(pytest.main([*options, *(str(ROOT / "tests" / test) for test in tests)]))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def argued() -> set[str]:
+    """Rows of the table of survivors, without their reasons."""
+    rows = (line.strip().strip("|").strip() for line in ARGUED.read_text().splitlines() if line.startswith("| `"))
+    return {row.rsplit(" | ", 1)[0] for row in rows}
+
+
+def chosen(options: argparse.Namespace) -> list[Mutant]:
+    files = [file for file in TESTS if not options.only or any(word in file for word in options.only)]
+    found = [mutant for file in files for mutant in mutants_of(file)]
+    order = random.Random(options.seed).sample(found, len(found))
+    return order if options.all else order[: options.sample]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sample", type=int, default=60, help="so many, drawn with the seed")
+    parser.add_argument("--all", action="store_true", help="every mutant there is: hours")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of names of source files")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after that")
+    parser.add_argument("--json", type=Path, help="where to write what was found")
+    parser.add_argument("--list", action="store_true", help="say which mutants there are, and run nothing")
+    options = parser.parse_args()
+    mutants = chosen(options)
+    if options.list:
+        for file, number in Counter(mutant.file for mutant in mutants).items():
+            print(f"{number:5} {file}")
+        return
+    for name in PRELOADED:
+        importlib.import_module(name)
+    known, sound, found, began = argued(), set(), [], time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Path(folder) / "src"
+        shutil.copytree(PACKAGE, sources / "coterie", ignore=shutil.ignore_patterns("__pycache__"))
+        for k, mutant in enumerate(mutants):
+            if time.monotonic() - began > options.seconds:
+                break
+            tests = TESTS[mutant.file]
+            if tests not in sound and caught(None, sources, tests, 4 * LONGEST) != "survived":
+                sys.exit(
+                    f"tests fail without any mutant: {' '.join(tests)}\n{(sources / 'told.txt').read_text()[-3000:]}"
+                )
+            sound.add(tests)
+            verdict = caught(mutant, sources, tests, LONGEST)
+            if verdict == "survived" and mutant.row in known:
+                verdict = "argued"
+            found.append((mutant, verdict))
+            if verdict in ("survived", "timed out"):
+                print(f"{verdict}: | {mutant.row} |  (line {mutant.line}, {k + 1} of {len(mutants)})", flush=True)
+    counts = Counter(verdict for _, verdict in found)
+    print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s: {dict(counts)}")
+    if options.json is not None:
+        rows = [{"file": m.file, "before": m.before, "after": m.after, "verdict": verdict} for m, verdict in found]
+        options.json.write_text(json.dumps({"counts": counts, "mutants": rows}, indent=1) + "\n")
+    sys.exit(1 if counts["survived"] else 0)
+
+
+if __name__ == "__main__":
+    main()
