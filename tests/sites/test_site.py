@@ -114,6 +114,36 @@ def test_nobody_but_the_coordinator_of_the_proposal_can_ask(halfway):
         assert "is not signed by its key" in last_reason(sites[0])
 
 
+def test_nor_can_anybody_wake_a_run_that_the_site_has_not_begun(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, _ = approved(plan_of("gradient"), sites)
+    asked = pack("open", proposal.digest, "coordinator", PrivateKeys.generate())
+    assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+    assert sites[0].ledger.reservation(proposal.digest) is None
+
+
+def test_what_others_are_said_to_have_released_must_be_signed_by_them(halfway):
+    sites, proposal, keys, recorded = halfway
+    head = sites[0].ledger.head()
+    [first] = unpack(recorded.of(NAMES[0], "round", 1)[0])["heard"]
+    for forger in (sites[1].keys, PrivateKeys.generate()):
+        forged = pack("sum", proposal.digest, "coordinator", forger, round=1, value=np.zeros(4))
+        asked = pack("round", proposal.digest, "coordinator", keys, round=2, first=0, heard=[first, [forged]])
+        assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+        assert "is not signed by its key" in last_reason(sites[0])
+    assert sites[0].ledger.head() == head
+
+
+def test_a_site_works_only_in_the_rounds_that_the_plan_gives_it(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("walk", ROUNDS), sites)
+    idle = int(np.flatnonzero(~proposal.plan.participation[0])[0])
+    direct(sites)(NAMES[idle], pack("open", proposal.digest, "coordinator", keys))
+    asked = pack("round", proposal.digest, "coordinator", keys, round=0, first=0, heard=[])
+    assert kind_of(direct(sites)(NAMES[idle], asked)) == "refused"
+    assert "in which this site does not work" in last_reason(sites[idle])
+
+
 def test_a_release_in_the_sites_own_name_must_be_its_own(tmp_path):
     sites = make_sites(tmp_path / "sites")
     proposal, keys = approved(plan_of("walk", ROUNDS), sites)

@@ -191,13 +191,11 @@ class Site:
             self._runs.pop(message.run, None)
             raise MessageError("a run that is not approved here, or not any more")
         run = self._runs.get(message.run)
+        proposal = self.store.approved(message.run) if run is None else run.proposal
+        assert proposal is not None
+        message.check_signature(proposal.coordinator)  # before any work is done for it
         if run is None:
-            proposal = self.store.approved(message.run)
-            assert proposal is not None
-            message.check_signature(proposal.coordinator)  # before any work is done for it
             run = _Run(self, proposal)
-        else:
-            message.check_signature(run.proposal.coordinator)
         self._runs[message.run] = run
         answers = {"open": run.open, "round": run.round, "finish": run.finish, "result": run.result}
         return answers[message.kind](message)
