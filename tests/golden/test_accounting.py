@@ -18,10 +18,9 @@ from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy import accountants
-from coterie.privacy.argmin_bounds import ArgminBounds
 from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian, Pure, Unprotected
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
-from coterie.privacy.objective import PenaltyPerturbation
+from coterie.privacy.objective import ArgminBounds, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.7, 8.0, 32.0, 500.0])
