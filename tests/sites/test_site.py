@@ -134,6 +134,22 @@ def test_what_others_are_said_to_have_released_must_be_signed_by_them(halfway):
     assert sites[0].ledger.head() == head
 
 
+def test_a_site_that_was_passed_over_neither_signs_nor_works_afterwards(tmp_path):
+    """A coordinator that is a curator can tell any sums; what they skip is not made up for."""
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("gradient", ROUNDS), sites)
+    exchange = direct(sites)
+    exchange(NAMES[0], pack("open", proposal.digest, "coordinator", keys))
+    told = [[pack("sum", proposal.digest, "coordinator", keys, round=t, value=np.full(4, 0.1))] for t in range(ROUNDS)]
+    asked = pack("finish", proposal.digest, "coordinator", keys, first=0, heard=told)
+    assert kind_of(exchange(NAMES[0], asked)) == "refused"
+    assert "was not asked whenever the plan says so" in last_reason(sites[0])
+    asked = pack("round", proposal.digest, "coordinator", keys, round=1, first=0, heard=told[:1])
+    assert kind_of(exchange(NAMES[0], asked)) == "refused"
+    assert "was not asked for in time" in last_reason(sites[0])
+    assert not sites[0].ledger.reservation(proposal.digest).committed
+
+
 def test_a_site_works_only_in_the_rounds_that_the_plan_gives_it(tmp_path):
     sites = make_sites(tmp_path)
     proposal, keys = approved(plan_of("walk", ROUNDS), sites)

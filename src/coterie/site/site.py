@@ -275,6 +275,11 @@ class _Run:
         if behind is not None:
             return behind
         proposal, site = self.proposal, self.site
+        booked = site.ledger.reservation(self.digest)
+        assert booked is not None
+        meant = range(self.plan.n_rounds) if self.works is None else np.flatnonzero(self.works[:, self.party]).tolist()
+        if sorted(booked.committed) != list(meant):
+            raise MessageError("the end of a run in which this site was not asked whenever the plan says so")
         statement = make_statement(
             run=self.digest,
             plan=self.plan.digest,
