@@ -89,11 +89,12 @@ def draw(rows: list[dict], path: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for kind, style in zip(KINDS, ("C3o-", "C0s-", "C0^--", "k:"), strict=True):
+    styles = (("tab:red", "o", "-"), ("tab:blue", "s", "-"), ("tab:blue", "^", "--"), ("black", "", ":"))
+    for kind, (colour, marker, line) in zip(KINDS, styles, strict=True):
         of_kind = [row for row in rows if row["kind"] == kind]
         n, error, spread = (np.array([row[name] for row in of_kind]) for name in ("parties", "error", "spread"))
-        axes.plot(n, error, style, label=kind, markersize=5)
-        axes.fill_between(n, error - spread, error + spread, color=style[:-2] and style[:2].strip("os^-:"), alpha=0.12)
+        axes.plot(n, error, color=colour, marker=marker, linestyle=line, markersize=5, label=kind)
+        axes.fill_between(n, error - spread, error + spread, color=colour, alpha=0.12, linewidth=0)
     axes.set_xscale("log")
     axes.set_xticks(N_PARTIES, [str(n) for n in N_PARTIES])
     axes.minorticks_off()

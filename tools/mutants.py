@@ -47,6 +47,7 @@ DOORS = ("leaks/test_release_door.py", "unit/test_grid.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "privacy/events.py": (*ACCOUNTING, "property/test_token_walk.py", "leaks/test_mutant_views.py"),
     "privacy/accountants.py": ACCOUNTING,
+    "privacy/composition.py": ("golden/test_composition.py", "unit/test_ledger.py"),
     "privacy/mechanisms.py": ACCOUNTING,
     "privacy/argmin_bounds.py": ACCOUNTING,
     "privacy/objective.py": ACCOUNTING,
@@ -62,6 +63,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "plan.py": ("golden/test_accounting.py", "unit/test_views.py", "unit/test_limits.py", "unit/test_certificate.py"),
     "evaluation/noised.py": ("unit/test_evaluation.py", "unit/test_charges.py"),
     "evaluation/tables.py": ("unit/test_evaluation.py",),
+    "ledger/entries.py": ("unit/test_ledger.py", "unit/test_ledger_files.py"),
+    "ledger/ledger.py": ("unit/test_ledger.py", "unit/test_ledger_files.py"),
+    "ledger/pages.py": ("unit/test_ledger_files.py",),
     "spending.py": ("unit/test_spending.py", "unit/test_spending_files.py", "unit/test_charges.py"),
     "engines/inputs.py": ("statistical/test_release_noise.py", "leaks/test_every_door.py"),
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
