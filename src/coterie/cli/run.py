@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from coterie.stopping import Stop
 
 _STOPPING = "coterie: stopping after the rounds that are under way; once more stops at once"
-EXAMPLES = "Examples: coterie run spec.toml; coterie run spec.toml --out results --json; coterie run spec.toml --plan"
+EXAMPLES = (
+    "Examples: coterie run spec.toml; coterie run spec.toml --engine sites; "
+    "coterie run spec.toml --out results --json; coterie run spec.toml --plan"
+)
 
 
 def run(
@@ -34,7 +37,7 @@ def run(
     audit: Annotated[
         bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
-    engine: Annotated[str | None, typer.Option(help="in-process or mpi, whatever the spec says.")] = None,
+    engine: Annotated[str | None, typer.Option(help="in-process, sites or mpi, whatever the spec says.")] = None,
     new_ledger: Annotated[
         bool, typer.Option("--new-ledger", help="Make the ledger that the spec names; without this it must be there.")
     ] = False,
@@ -46,13 +49,16 @@ def run(
     """Learn one model from what a spec names, and certify its privacy loss.
 
     The directory holds the spec, the plan, the transcript, the certificate, the model, a log and a report to open in a
-    browser; it appears complete or not at all, and an existing one is never overwritten. Exit codes: 0
-    done, 1 failed, 2 bad input, 130 stopped by Ctrl-C or SIGTERM (what was released is kept, and charged in full). On a
+    browser; it appears complete or not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed,
+    2 bad input, 130 stopped by Ctrl-C, SIGTERM or SIGUSR1 (what was released is kept, and charged in full). With
+    --engine sites every party's records are in a process of its own, with its own keys and ledger, and every one signs
+    the certificate. On a
     cluster: mpiexec -n 8 coterie run spec.toml --engine mpi.
     """
     from coterie.stopping import stoppable
 
-    with stoppable(signal.SIGINT, signal.SIGTERM) as stop:
+    # the last one is what mpiexec and batch systems hand on to the ranks; Ctrl-C at mpiexec kills them
+    with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) as stop:
         stop.patience = 0  # until something is charged
         try:
             _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
@@ -93,9 +99,17 @@ def _run(
 
         settle, carry_out, together, first = charge_once, execute_on_cluster, ended_together(), is_first()
         json_line = json_line or not first  # nobody but the first process speaks
+    elif content.engine.name == "sites":
+        from coterie.cli.spec.local_sites import execute_at_sites
+
+        carry_out = execute_at_sites
     with together:
         with values_shown(show_values):
             prepared = prepare(content)
+        if content.engine.name == "sites":
+            from coterie.cli.spec import local_sites
+
+            local_sites.check(prepared)
         if plan_only:
             _print_plan(prepared, json_line)
             return

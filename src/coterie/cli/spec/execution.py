@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,17 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.problems import L2
 from coterie.rundir import new_directory
+from coterie.site.proposal import Proposal
 from coterie.spending import Spending
 from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 SUMS, REPORT = "SHA256SUMS", "report.html"  # which the other files give, so it needs no sum
+MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
 WEAK = 1e-6  # l2 of the line without privacy, for each record
-_ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
+_ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 _OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
 
@@ -43,10 +44,11 @@ def transcript_name(complete: bool) -> str:
     return "transcript.npz" if complete else "partial-transcript.npz"
 
 
-def files_of(complete: bool, *, intervals: bool = False) -> set[str]:
-    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped."""
+def files_of(complete: bool, origin: Iterable[str] = ("spec.toml",), *, intervals: bool = False) -> set[str]:
+    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped;
+    `origin` is what it was made from: a spec, a proposal to sites, or both."""
     more = {"model.json", *(_OF_INTERVALS if intervals else ())} if complete else set()
-    return {*_ALWAYS, transcript_name(complete), *more}
+    return {*_ALWAYS, *origin, transcript_name(complete), *more}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +60,7 @@ class Outcome:
     seconds: float
     log: Log
     moments: Released | None = None
+    proposal: Proposal | None = None  # of a run between sites
 
     @functools.cached_property
     def inference(self) -> Inference | None:
@@ -101,30 +104,52 @@ class Outcome:
 
     def fill(self, folder: Path) -> None:
         """Spec, plan, transcript, certificate, model, summary, log and their sums."""
-        complete = self.transcript.complete
-        # first what cannot be made again
-        (folder / transcript_name(complete)).unlink(missing_ok=True)
-        self.transcript.save(folder / transcript_name(complete))
-        files = {
-            "spec.toml": self.spec.text,
-            "plan.json": self.transcript.plan.to_json(),
-            "certificate.json": self.certificate.to_json(),
-            "certificate.md": self.certificate.to_markdown(),
-            "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
-            "run.log": self.log.text,
-        }
-        if complete:
-            files["model.json"] = json.dumps(self.model, indent=1, ensure_ascii=False)
+        origin = {"spec.toml": self.spec.text}
+        if self.proposal is not None:
+            origin["proposal.json"] = self.proposal.to_json()
+        intervals = dict[str, str]()
         if self.moments is not None and self.inference is not None and self.spec.inference is not None:
             level = self.spec.inference.level
-            files["moments.json"] = self.moments.to_json()
-            files["intervals.json"] = self.inference.to_json(level)
-            files["intervals.csv"] = self.inference.to_csv(level)
-            files["intervals.txt"] = self.inference.summary(level) + "\n"
-        assert {*files, transcript_name(complete), SUMS} == files_of(complete, intervals=self.moments is not None)
-        for name, text in files.items():
-            write_text(folder / name, text)
-        write_text(folder / SUMS, sums(folder))
+            intervals["moments.json"] = self.moments.to_json()
+            intervals["intervals.json"] = self.inference.to_json(level)
+            intervals["intervals.csv"] = self.inference.to_csv(level)
+            intervals["intervals.txt"] = self.inference.summary(level) + "\n"
+        model = self.model if self.transcript.complete else None
+        texts, log = {**origin, **intervals}, self.log.text
+        fill_run(folder, self.transcript, self.certificate, texts, log, model, self.result, self.nonprivate)
+
+
+def fill_run(
+    folder: Path,
+    transcript: Transcript,
+    certificate: Certificate,
+    texts: dict[str, str],
+    log: str,
+    model: dict[str, Any] | None,
+    result: dict[str, Any] | None = None,
+    nonprivate: dict[str, Any] | None = None,
+) -> None:
+    """All files of a run; `texts` by name: what it was made from, and intervals. No model where it was stopped."""
+    complete = transcript.complete
+    # first what cannot be made again
+    (folder / transcript_name(complete)).unlink(missing_ok=True)
+    transcript.save(folder / transcript_name(complete))
+    files = {
+        **texts,
+        "plan.json": transcript.plan.to_json(),
+        "certificate.json": certificate.to_json(),
+        "certificate.md": certificate.to_markdown(),
+        "summary.json": json.dumps(
+            summary_of(transcript, certificate, result, nonprivate), indent=1, ensure_ascii=False
+        ),
+        "run.log": log,
+    }
+    if model is not None:
+        files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
+    assert {*files, transcript_name(complete), SUMS} == {*files_of(complete, ()), *texts}
+    for name, text in files.items():
+        write_text(folder / name, text)
+    write_text(folder / SUMS, sums(folder))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -157,20 +182,28 @@ def result_of(transcript: Transcript, records: Records, inference: Inference | N
 
 
 def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
-    """The same on the same records for the optimum without noise, hardly regularised: a release of the exact optimum,
-    and only for records that are declared public."""
-    records, plan = outcome.records, outcome.transcript.plan
+    """The same on the same records for the best fit without noise, by scikit-learn: a release of the exact optimum, and
+    only for records that are declared public."""
+    records, facts = outcome.records, outcome.transcript.plan.facts
     if outcome.result is None or not records.public or find_spec("sklearn") is None:
         return None
-    from coterie.estimators.exact import minimiser
+    from sklearn.linear_model import LogisticRegression, Ridge
 
-    facts = plan.facts
-    problem = dataclasses.replace(plan.problem, regulariser=L2(WEAK * sum(facts.sizes) * facts.row_norm**2))
-    of_design = minimiser(problem, records.federation).reshape(facts.n_features, -1)
-    slopes, constants = split_intercept(of_design.T, facts.row_norm, intercept=records.intercept)
-    model = outcome.model
-    named = dict(zip(records.feature_names, slopes.T.tolist(), strict=True))
-    model |= {"coefficients": named, "intercept": constants.tolist() if records.intercept else None}
+    X, y, weight = records.federation.pooled
+    l2 = WEAK * len(y) * facts.row_norm**2
+    if facts.labels is None:
+        fitted: Any = Ridge(alpha=l2, fit_intercept=False).fit(X, y, weight)
+    else:
+        fitted = LogisticRegression(C=1 / l2, fit_intercept=False, max_iter=1000).fit(X, y, weight)
+    slopes, constants = split_intercept(np.atleast_2d(fitted.coef_), facts.row_norm, intercept=records.intercept)
+    model = {
+        "schema": records.schema.to_dict(),
+        "loss": "Huber" if facts.labels is None else "Logistic",
+        "labels": facts.labels,
+        "row_norm": facts.row_norm,
+        "coefficients": dict(zip(records.feature_names, slopes.T.tolist(), strict=True)),
+        "intercept": constants.tolist(),
+    }
     assert records.test is not None
     return exact_result(FittedModel.of(model), *records.test)
 
@@ -272,7 +305,7 @@ def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
     plan = made.plan if isinstance(made, Prepared) else made.transcript.plan
     told = cautions(plan, made.spec.privacy.delta)
     schema, derived = made.records.schema, plan.facts.data_derived
-    if not derived and schema.share_cut_at(plan.facts.row_norm) > 0.5:
+    if not derived and schema.share_cut_at(plan.facts.row_norm) > MOST_ROWS:
         told += ("most rows will be cut to the row norm: by the schema they are longer; raise longest_row in it",)
     return told
 
