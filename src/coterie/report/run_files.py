@@ -21,7 +21,7 @@ _DATE = re.compile(r"date: (\d{4}-\d{2}-\d{2})")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunFiles:
-    """What was read. `spec`, `model` and `intervals` are None where there is none: a run that was stopped has no model.
+    """What was read; None where there is none: a run that was stopped has no model, one between organisations no spec.
     `date` is the day before whose end the run began, as its log tells."""
 
     certificate: Certificate
@@ -30,6 +30,7 @@ class RunFiles:
     model: dict[str, Any] | None
     intervals: dict[str, Any] | None
     date: str | None
+    proposal: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, directory: Path) -> "RunFiles":
@@ -49,6 +50,7 @@ class RunFiles:
             model=_table(directory / "model.json"),
             intervals=_table(directory / "intervals.json"),
             date=dated.group(1) if dated else None,
+            proposal=_table(directory / "proposal.json"),
         )
 
     @functools.cached_property
@@ -96,11 +98,13 @@ class RunFiles:
             return f"file {Path(str(data['file'])).name}"
         if isinstance(data.get("files"), dict):
             return "one file of each party"
-        return str(self.summary.get("data", "not stated"))
+        return str(self.summary.get("data", "not stated" if self.proposal is None else "each site's own records"))
 
     @property
     def purpose(self) -> str:
-        return str((self.spec or {}).get("data", {}).get("purpose", "not stated"))
+        """As the spec has it, or the title of a proposal to sites."""
+        title = (self.proposal or {}).get("title", "not stated")
+        return str((self.spec or {}).get("data", {}).get("purpose", title))
 
 
 def _number(value: Any) -> bool:

@@ -39,7 +39,7 @@ class DataSection:
     weight_column: str | None
     weight_bound: float | str
     min_records: int
-    purpose: str | None
+    purpose: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
