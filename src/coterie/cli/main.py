@@ -134,7 +134,7 @@ def demo(
             typer.echo(json.dumps(told.summary()))
             return
         console.print(told.table())
-        console.print(f"plan, transcript, certificate and model written to [bold]{directory}[/bold]")
+        console.print(f"report.html, plan, transcript, certificate and model written to [bold]{directory}[/bold]")
         return
 
     from coterie.cli.demo import run_demo

@@ -221,7 +221,7 @@ def _write(outcome: "Outcome", place: "Reserved") -> Path:
 
 
 def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
-    from coterie.cli.spec.execution import cautions_of
+    from coterie.cli.spec.execution import REPORT, cautions_of
 
     if json_line:
         told = {**outcome.summary(), "seconds": round(outcome.seconds, 2), "directory": str(directory)}
@@ -229,7 +229,13 @@ def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
         typer.echo(json.dumps(told))
         return
     more = {"rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
-    _show(_loss_table(outcome.certificate, {**more, "written to": str(directory)}, cautions_of(outcome)))
+    _show(
+        _loss_table(
+            outcome.certificate,
+            {**more, "written to": str(directory), "to open": str(directory / REPORT)},
+            cautions_of(outcome),
+        )
+    )
     if outcome.result is not None:
         typer.echo("")
         _show(_result_table(outcome.result, outcome.nonprivate))
