@@ -6,6 +6,7 @@ Python runs, and the quickstart is done as it is written.
 """
 
 import ast
+import importlib.util
 import re
 import shlex
 import shutil
@@ -280,3 +281,20 @@ def test_the_quickstart_does_what_it_says(tmp_path):
             codes.append(done.returncode)
     assert codes.count(2) == 1
     assert codes.count(0) >= 6
+
+
+def test_the_api_page_is_what_the_docstrings_say():
+    spec = importlib.util.spec_from_file_location("api_page", ROOT / "tools" / "api_page.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.page() == tool.PAGE.read_text(encoding="utf-8"), "run python tools/api_page.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["heavy_ball.py", "hospitals.py", "scikit_learn.py"])
+def test_examples_run(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fail" not in done.stdout
