@@ -252,7 +252,16 @@ def test_a_command_that_is_not_there_would_be_found():
 
 @of("bash")
 def test_shell_blocks_hold_commands_that_are_checked(block):
-    allowed = ("coterie ", "python examples/", "python benchmarks/", "make ", "git clone", "cd ", "source ", "pip install")
+    allowed = (
+        "coterie ",
+        "python examples/",
+        "python benchmarks/",
+        "make ",
+        "git clone",
+        "cd ",
+        "source ",
+        "pip install",
+    )
     wrong = [line for line in block.text.splitlines() if line and not line.startswith((*allowed, "#"))]
     assert not wrong
     for path in re.findall(r"python ((?:examples|benchmarks)/\S+)", block.text):
