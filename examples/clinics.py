@@ -1,5 +1,5 @@
-"""Writes clinics.csv, a table as it comes out of a hospital's system: semicolons, decimal commas, blanks, and a category
-that nobody listed. The patients are invented.
+"""Writes clinics.csv, a table as it comes out of a hospital's system: semicolons, decimal commas, blanks, and a
+category that nobody listed. The patients are invented.
 
 Run: python examples/clinics.py
 """

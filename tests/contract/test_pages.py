@@ -124,9 +124,8 @@ def broken(site):
             if parts.scheme or parts.netloc or page.name == "404.html":
                 continue
             there = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            if not there.exists():
-                wrong.append(f"{page.relative_to(site)}: {target}")
-            elif parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].ids:
+            ids = pages[there].ids if there in pages else None
+            if not there.exists() or (parts.fragment and ids is not None and unquote(parts.fragment) not in ids):
                 wrong.append(f"{page.relative_to(site)}: {target}")
     return wrong
 
