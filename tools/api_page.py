@@ -13,7 +13,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 HEAD = """# API
 
 Everything that `import coterie` offers; `tools/api_page.py` writes this page from the docstrings. Names below
-`coterie.` that are not here are reached by their modules ([architecture](architecture.md)); commands are on [their own page](commands.md).
+`coterie.` that are not here are reached by their modules ([architecture](architecture.md)); commands are on
+[their own page](commands.md).
 """
 
 

@@ -36,6 +36,29 @@ heart = coterie.load_heart()
 X, y, hospital = heart.X[heart.train], heart.y[heart.train], heart.parties[heart.train]
 X_new = heart.X[heart.test]
 """
+PRELUDES = {
+    "certificate.md": """
+import subprocess, sys
+from pathlib import Path
+Path("spec.toml").write_text(
+    '[data]\\ndataset = "heart"\\n[privacy]\\nepsilon = 2.0\\ndelta = 1e-5\\nadjacency = "replace-one"\\n'
+)
+subprocess.run([sys.executable, "-m", "coterie", "run", "spec.toml"], check=True)
+""",
+    "estimators.md": "ledger = coterie.Spending(limit=(20.0, 1e-3))\n",
+    "ledger.md": """
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+signing_key, reply, request_digest = Ed25519PrivateKey.generate(), b"a reply", "0" * 64
+from coterie import rules
+from coterie.problems import L2, Logistic, Problem
+plan = rules.make_plan(
+    Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0),
+    coterie.Federation.from_arrays(X, y, parties=hospital, labels=heart.labels).facts,
+    coterie.Privacy(epsilon=1.0, delta=1e-6, adjacency="replace-one", trust="curator"),
+    rules.Settled(),
+)
+""",
+}
 
 
 class Block(NamedTuple):
@@ -190,7 +213,7 @@ RUN_PAGES = [
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
 def test_python_runs(page, tmp_path):
     shown = [block for block in blocks(page) if block.language == "python" and block.title is None]
-    program = PRELUDE + "".join(block.text for block in shown)
+    program = PRELUDE + PRELUDES.get(page.name, "") + "".join(block.text for block in shown)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
