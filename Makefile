@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOWEST_TESTS := tests/contract/test_commands.py tests/contract/test_command_line.py tests/contract/test_entry_point.py \
 	tests/contract/test_forged_runs.py tests/contract/test_interrupted_runs.py tests/contract/test_algorithms.py \
-	tests/contract/test_estimators_sklearn.py tests/unit/test_spending.py tests/unit/test_spending_files.py
+	tests/contract/test_estimators_sklearn.py tests/unit/test_ledger.py tests/unit/test_ledger_files.py \
+	tests/unit/test_spending.py tests/unit/test_spending_files.py
 
 .PHONY: demo test test-slow test-lowest lint format docs clean mutants audit-calibration bench bench-quick
 
@@ -11,10 +12,10 @@ demo: .venv/installed
 	$(BIN)/coterie demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: .venv/installed
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:

@@ -6,31 +6,35 @@ import shutil
 import tempfile
 from importlib.metadata import version
 
+import pytest
+from hypothesis import settings
+
 # the tests compile hundreds of small programs and run each once, so optimised machine code would not pay; of XLA's two
 # ways to write code of fused operations, the older one, which runs have too (`engines.xla`), compiles in half the time
 FLAGS = ["--xla_backend_optimization_level=0"]
 if version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
-# programs that several tests need are kept in a folder of this run, which all of its processes share: no test may depend
-# on what an earlier run has left behind. A folder with a limit is locked by whoever reads or writes, so nobody reads what
-# another is still writing.
+# Programs that several tests need are kept in a folder of this run, which all of its processes share: no test may
+# depend on what an earlier run has left behind. A folder with a limit is locked by whoever reads or writes, so nobody
+# reads what another is still writing.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="coterie-tests-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**31)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
-import jax
-import pytest
-from hypothesis import settings
-
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
-
 # the first example of a property compiles, so a time limit per example would measure the compiler
 settings.register_profile("coterie", deadline=None)
 settings.load_profile("coterie")
+
+
+def pytest_configure():
+    import jax  # which looks at what was set above
+
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+
 
 # The second tier, run by `make test-slow`, besides single tests that are marked: files that take most of the time and
 # would not notice a privacy mutant. They compare solvers with each other and with other packages' optima, run engines

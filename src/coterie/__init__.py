@@ -21,6 +21,7 @@ _HOME = {
     "SchemaEncoder": "coterie.estimators",
     "Spending": "coterie.spending",
     "evaluate": "coterie.evaluation",
+    "infer": "coterie.inference",
     "Plan": "coterie.plan",
     "Schedule": "coterie.schedules",
     "Seeded": "coterie.privacy.noise",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         SchemaEncoder,
     )
     from coterie.evaluation import PrivateScorer, evaluate
+    from coterie.inference import infer
     from coterie.network.topology import Topology
     from coterie.plan import Plan
     from coterie.privacy.noise import Seeded, SystemEntropy
@@ -70,6 +72,7 @@ __all__ = [
     "Topology",
     "Transcript",
     "evaluate",
+    "infer",
     "load_adult",
     "load_heart",
     "run",

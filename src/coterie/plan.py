@@ -19,13 +19,15 @@ from coterie.algorithms.algorithm import Algorithm
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.limits import check_size, check_text
+from coterie.network.channels import Curator
 from coterie.network.selection import All, Poisson, Walk
 from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
-from coterie.privacy.events import Adjacency, Gaussian, Observer, Unit, check_adjacency, check_observer
+from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, Unit, check_adjacency, check_observer
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import PartyFacts
+from coterie.privacy.moments import MomentGrant, Moments, packed_size
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems.problem import Problem, Records
@@ -36,7 +38,8 @@ from coterie.serialise import canonical, decode, digest, serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """`records_per_person` and `people_span_parties` say what one person may own: that many records at a party, and
-    records at one party only (losses of parties are then alternatives) or at all of them (then they add up)."""
+    records at one party only (losses of parties are then alternatives) or at all of them (then they add up). `moments`
+    are released at the model once all rounds are done, over the same channel."""
 
     algorithm: Algorithm
     problem: Problem
@@ -47,6 +50,7 @@ class Plan:
     unit: Unit = "record"
     records_per_person: int = 1
     people_span_parties: bool = False
+    moments: Moments | None = None
 
     @classmethod
     def make(
@@ -61,6 +65,7 @@ class Plan:
         unit: Unit = "record",
         records_per_person: int = 1,
         people_span_parties: bool = False,
+        moments: Moments | None = None,
     ) -> "Plan":
         plan = cls(
             algorithm=algorithm,
@@ -72,6 +77,7 @@ class Plan:
             unit=unit,
             records_per_person=records_per_person,
             people_span_parties=people_span_parties,
+            moments=moments,
         )
         plan.check_flow()
         return plan
@@ -90,6 +96,10 @@ class Plan:
             raise InputError("unit: got 'party'; records_per_person and people_span_parties are for unit 'record'")
         self.algorithm.check(self.topology, self.problem)
         _ = self.issued  # every hypothesis is checked here
+        if self.moments is not None:
+            self.moments.check(self.problem, self.facts)
+            for party in self.kinds[1]:
+                self.moment_grants(party)
 
     # --- grants -----------------------------------------------------------------------------------------------------
 
@@ -137,6 +147,19 @@ class Plan:
                     grants.append(mechanism.grant(t, party, self.problem, facts))
                 index[t, k] = places[key]
         return grants, index[:, kind]
+
+    def moment_grants(self, party: int) -> tuple[MomentGrant, ...]:
+        """What party i may release after the rounds, everybody taking part."""
+        if self.moments is None:
+            return ()
+        facts = dataclasses.replace(self.party_facts(party), secret_rate=1.0)
+        if facts not in self._moment_grants:
+            self._moment_grants[facts] = self.moments.grants(self.problem, facts)
+        return self._moment_grants[facts]
+
+    @functools.cached_property
+    def _moment_grants(self) -> dict[PartyFacts, tuple[MomentGrant, ...]]:
+        return {}
 
     def grant_table(self) -> Any:
         """The scales of the distinct grants, as one pytree of arrays."""
@@ -194,8 +217,8 @@ class Plan:
     # --- privacy ----------------------------------------------------------------------------------------------------
 
     def ledger(self, party: int, *, observer: str | None = None, n_rounds: int | None = None) -> Ledger:
-        """What one record (or all, with unit "party") of this party pays over the run or its first `n_rounds`, equal
-        rounds counted together."""
+        """What one record (or all, with unit "party") of this party pays over the run with its moments, or over its
+        first `n_rounds` alone, equal rounds counted together."""
         seen_by = self.observer(observer)
         grants, index = self.issued
         rounds = np.broadcast_to(index[:, party], self.n_rounds)[:n_rounds]
@@ -206,10 +229,13 @@ class Plan:
             rounds = rounds[: selection.most_visits]  # all alike: a secret walk takes constant noise only
         used, counts = np.unique(rounds, return_counts=True)
         facts, mechanism = self.party_facts(party), self.algorithm.mechanism
-        return [
+        paid: list[tuple[Event, int]] = [
             (mechanism.seen_by(seen_by, grants[g].event, self.problem, facts), int(count))
             for g, count in zip(used, counts, strict=True)
         ]
+        if n_rounds is None:
+            paid += [(granted.grant.event, 1) for granted in self.moment_grants(party)]
+        return paid
 
     def person_ledger(self, party: int) -> Ledger:
         """As `ledger`, of somebody who has records at this party; at all of them where people may."""
@@ -287,6 +313,10 @@ class Plan:
         for ratios_of_round in by_round:
             ratio = channel.all_together(ratios_of_round)
             total[Gaussian(ratio=ratio)] += self.n_rounds // len(by_round)
+        kind, one_of_each = self.kinds
+        moments = [[granted.grant.event.ratio for granted in self.moment_grants(party)] for party in one_of_each]
+        for ratios in zip(*moments, strict=True):
+            total[Gaussian(ratio=channel.all_together(np.asarray(ratios)[kind]))] += 1
         return list(total.items())
 
     def pure_epsilon(self) -> float:
@@ -308,13 +338,15 @@ class Plan:
     def calibrate(
         self, epsilon: float, delta: float, *, observer: str | None = None, accountant: Accountant = "best"
     ) -> "Plan":
-        """The same plan with the least noise that keeps the loss at or under `epsilon`."""
+        """The same plan with the least noise, in rounds and moments, that keeps the loss at or under `epsilon`."""
         check_epsilon(epsilon)
         check_delta(delta)
 
         def scaled(factor: float) -> Plan:
             mechanism = self.algorithm.mechanism.with_noise(factor)
-            return dataclasses.replace(self, algorithm=dataclasses.replace(self.algorithm, mechanism=mechanism))
+            moments = None if self.moments is None else self.moments.with_noise(factor)
+            algorithm = dataclasses.replace(self.algorithm, mechanism=mechanism)
+            return dataclasses.replace(self, algorithm=algorithm, moments=moments)
 
         def loss(factor: float) -> float:
             return scaled(factor).epsilon(delta, observer=observer, accountant=accountant)
@@ -338,6 +370,7 @@ class Plan:
     @functools.cached_property
     def _flow_checked(self) -> bool:
         _check_plan_flow(self)
+        _check_moments_flow(self)
         return True
 
     # --- identity ---------------------------------------------------------------------------------------------------
@@ -361,6 +394,36 @@ class Plan:
         if not isinstance(plan, cls):
             raise InputError(f"plan: got a {type(plan).__name__}; a saved Plan is needed")
         return plan
+
+
+def _check_moments_flow(plan: Plan) -> None:
+    """The same of what is released at the model, each party's by itself or all as one."""
+    problem = plan.problem.share(plan.facts.n_parties)
+    n, d, p = plan.facts.largest, plan.facts.n_features, plan.problem.n_coefficients(plan.facts)
+    for name, grant in {granted.purpose: granted.grant for granted in plan.moment_grants(0)}.items():
+        size = p if name == "gradient" else packed_size(p)
+        tree = jax.tree.structure(grant)
+
+        def step(
+            records: Any, private: Any, noise: Any, scales: Any, inbox: Any, name: str = name, tree: Any = tree
+        ) -> Any:
+            issued = jax.tree.unflatten(tree, scales)
+            given = getattr(issued, name)(problem, records, at=inbox)
+            stacked = jax.tree.map(lambda a: as_issued(a, "contribution")[None], given)
+            return private, Curator().aggregate(stacked, issued, noise)
+
+        def array(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, jnp.float64)
+
+        with jax.enable_x64(True):
+            check_flow(
+                step,
+                records=Records(array(n, d), array(n), array(n)),
+                private=(),
+                noise=unit_noise(array(1, size), None),
+                scales=[array() for _ in jax.tree.leaves(grant)],
+                inbox=array(p),
+            )
 
 
 def _check_plan_flow(plan: Plan) -> None:

@@ -22,6 +22,12 @@ Jacobian.
 graph family those of penalty perturbation, sum noise those of broadcast noise, and a walk visits every party as often
 as parties that all work in every round do.
 
+*Inference.* Of the budget, in squares of sensitivity over noise, `INFERENCE_SHARE` goes to what is released after the
+rounds, for a corrected estimate needs no good model to start from, and makes one. Of that, `FIRST_STAGE` goes to the
+gradient and the Hessian of the first stage. The second Hessian takes what lifts a curvature of S / (8 p), p
+coefficients, to `VISIBLE` times the least that can be told from its noise, within `CURVATURE_SHARES`; the second
+moment, where it is released, `SECOND_MOMENT_SHARE`; the second gradient the rest.
+
 Without epsilon nothing says how much noise there is: m = 1 then, and steps follow the curvature of the records alone.
 
 The constants were found good on census and heart data (docs/estimators.md). `make_plan` is all that others call; with
@@ -50,7 +56,9 @@ from coterie.network.channels import sum_channel
 from coterie.network.selection import Walk
 from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.plan import Plan
-from coterie.privacy.accountants import gaussian_multiplier
+from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
+from coterie.privacy.events import Gaussian
+from coterie.privacy.moments import TIMES_NOISE, Moments, known_variance
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import Regulariser
 from coterie.promise import Privacy
@@ -64,6 +72,11 @@ JACOBIAN_MARGIN = 1.2
 RECYCLE_WEIGHT = 0.5
 LASSO_SHARE = 0.2
 RELAXATION = 0.5
+INFERENCE_SHARE = 0.94
+FIRST_STAGE = (0.12, 0.05)
+CURVATURE_SHARES = (0.14, 0.3)
+SECOND_MOMENT_SHARE = 0.1
+VISIBLE = 1.25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,8 +93,71 @@ class Settled:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def make_plan(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> Plan:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be released for inference: `share` of the budget, by the rules where it is None, and `robust`: with
+    the second moment of gradients, which a regression needs in any case."""
+
+    share: float | None = None
+    robust: bool = False
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not (isinstance(self.share, float) and 0 < self.share < 1):
+            raise InputError(
+                f"inference: got {self.share!r}; True, or a share of the budget between 0 and 1, is needed"
+            )
+        if not isinstance(self.robust, bool):
+            raise InputError(f"robust: got {self.robust!r}; True or False is needed")
+
+
+def make_plan(
+    problem: Problem, facts: Facts, privacy: Privacy, settled: Settled, inference: Wanted | None = None
+) -> Plan:
     """The plan, its noise calibrated to the promise, with everything that is not settled by the rules."""
+    if inference is None:
+        return _make_plan(problem, facts, privacy, settled)
+    if privacy.epsilon is None:
+        raise InputError("inference: got one while epsilon is missing; its noise is calibrated to epsilon")
+    share = INFERENCE_SHARE if inference.share is None else inference.share
+    # calibrated by itself first, so that rounds and moments get their shares whatever the events of rounds are
+    left = Gaussian(math.sqrt(1 - share) / gaussian_multiplier(privacy.epsilon, privacy.delta))
+    of_rounds = dataclasses.replace(privacy, epsilon=gaussian_epsilon([(left, 1)], privacy.delta))
+    plan = _make_plan(problem, facts, of_rounds, settled)
+    plan = dataclasses.replace(plan, moments=_moments(problem, facts, privacy, settled, share, inference.robust))
+    plan.check_flow()
+    return plan.calibrate(privacy.epsilon, privacy.delta, observer=privacy.observer)
+
+
+def _moments(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled, share: float, robust: bool) -> Moments:
+    name = choose_algorithm(facts, privacy, settled.algorithm)
+    topology = make_topology(UNRESTRICTED, facts.n_parties)
+    situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
+    n_noises = situation.noises_of_sum if privacy.sums else facts.n_parties
+    p = problem.n_coefficients(facts)
+    # noise of a Hessian that spends everything
+    change = situation.unit_curvature * math.sqrt(2 if privacy.adjacency == "replace-one" else 1)
+    hessian_std = change * situation.multiplier * math.sqrt(n_noises)
+    least_visible = TIMES_NOISE * hessian_std * math.sqrt(p)
+    wanted = (VISIBLE * least_visible * 8 * p / situation.curvature) ** 2
+    second = SECOND_MOMENT_SHARE if robust or not known_variance(problem, facts) else 0.0
+    low, high = CURVATURE_SHARES
+    curvature = min(max(wanted / share, low), high)
+
+    def multiplier(part: float) -> float:
+        return situation.multiplier / math.sqrt(share * part)
+
+    return Moments(
+        gradient_multipliers=(
+            multiplier(FIRST_STAGE[0]),
+            multiplier(1 - sum(FIRST_STAGE) - curvature - second),
+        ),
+        curvature_multipliers=(multiplier(FIRST_STAGE[1]), multiplier(curvature)),
+        second_moment_multiplier=multiplier(second) if second else None,
+        clip=situation.gradient_clip,
+    )
+
+
+def _make_plan(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> Plan:
     algorithm, topology, n_rounds = choose(problem, facts, privacy, settled)
     plan = Plan.make(
         algorithm,
@@ -210,6 +286,12 @@ class Situation:
         """Largest curvature of one record at a party of `size` records."""
         weight = self.problem.largest_record_weight(size, self.facts)
         return weight * self.problem.loss.smoothness * self.facts.row_norm**2
+
+    @functools.cached_property
+    def unit_curvature(self) -> float:
+        """Largest curvature of one unit of privacy."""
+        sizes = (self.facts.smallest, self.facts.largest)
+        return max(self.record_curvature(size) * (size if self.privacy.unit == "party" else 1) for size in sizes)
 
     @functools.cached_property
     def curvature(self) -> float:

@@ -218,6 +218,7 @@ def test_adjacency_and_delta_cannot_be_forgotten(algorithm):
     ],
     ids=lambda value: value.partition(";")[0] if isinstance(value, str) else next(iter(value)),
 )
+@pytest.mark.parametrize("algorithm", ["penalty-perturbed-admm", "sum-noised-admm"], indirect=True)
 def test_bad_plans_are_refused_by_name_and_value(algorithm, changes, message):
     if "class_weight" in changes:
         changes = {"problem": problem_for(algorithm, **changes)}
@@ -225,6 +226,7 @@ def test_bad_plans_are_refused_by_name_and_value(algorithm, changes, message):
         make_plan(algorithm, **changes)
 
 
+@pytest.mark.parametrize("algorithm", ["penalty-perturbed-admm", "sum-noised-admm"], indirect=True)
 @pytest.mark.parametrize("delta", [0, 0.0, 1, 1.0, 2, -0.1, float("nan"), True, "1e-6", None])
 def test_bad_deltas_are_refused(algorithm, delta):
     plan = make_plan(algorithm)
@@ -233,6 +235,7 @@ def test_bad_deltas_are_refused(algorithm, delta):
             ask(delta)
 
 
+@pytest.mark.parametrize("algorithm", ["penalty-perturbed-admm", "sum-noised-admm"], indirect=True)
 @pytest.mark.parametrize("epsilon", [0, -1.0, float("inf"), float("nan"), True, "1"])
 def test_bad_epsilons_are_refused(algorithm, epsilon):
     with pytest.raises(InputError, match=rf"^epsilon: got {re.escape(repr(epsilon))};"):

@@ -6,7 +6,7 @@ GPU, are taken here by small ones."""
 import pytest
 
 from coterie.audit import suite
-from coterie.audit.path_instances import path_instances
+from coterie.audit.instances import path_instances
 from coterie.engines import argmin, people, rounds
 from coterie.engines.in_process import PATHS
 

@@ -130,7 +130,7 @@ class Forged:
         (self.folder / "summary.json").write_text(json.dumps(summary))
         model = json.loads((self.folder / "model.json").read_text())
         schema = Schema.from_dict(model["schema"])
-        again = model_of(transcript, schema, list(model["coefficients"]))
+        again = model_of(transcript, schema, list(model["coefficients"]), intercept=model["intercept"] is not None)
         (self.folder / "model.json").write_text(json.dumps(again))
 
     def certificate(self, change):

@@ -13,7 +13,7 @@ from coterie.algorithms import fixed_point_admm
 from coterie.data import Federation
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
-from coterie.engines.ranks import Layout, split
+from coterie.engines.mpi import Layout, split
 from coterie.errors import InputError
 from coterie.network.channels import Curator
 from coterie.network.topology import make_topology

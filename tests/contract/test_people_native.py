@@ -19,8 +19,7 @@ from coterie.privacy import for_engines
 from coterie.privacy.events import Unprotected
 from coterie.privacy.grants import issue
 from coterie.privacy.noise import Seeded, SystemEntropy
-from coterie.privacy.proximal import SumNoise
-from coterie.privacy.proximal_grants import ProxScales, SumMoveGrant, _clipped_move
+from coterie.privacy.proximal import ProxScales, SumMoveGrant, SumNoise, _clipped_move
 from coterie.privacy.sampling import STEPS
 from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Squared
 from coterie.problems.problem import Records

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from coterie.papers import page
+from coterie.papers import runner
 from coterie.papers.figure import Curve, Curves, Scale
 from coterie.papers.fixed_point import figure_1 as fixed_point
 from coterie.papers.frontier import diffprivlib as frontier_diffprivlib
@@ -281,7 +281,7 @@ def test_the_table_of_the_frontier():
     times = derived["table: times less", "DVP"]
     assert (times.x, times.low, times.high) == ([5], [pytest.approx(32)], [np.inf])
     assert ("table: times less", "R-ADMM") not in derived
-    section = page.section(frontier.FIGURES["frontier"], curves, frontier.claims(curves, TINY), TINY)
+    section = runner.section(frontier.FIGURES["frontier"], curves, frontier.claims(curves, TINY), TINY)
     assert text in section
 
 

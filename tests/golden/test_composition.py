@@ -101,16 +101,22 @@ def test_a_total_is_the_least_limit_that_admits(prices, records):
     assert not fits(prices, (0.999 * stated, DELTA))
 
 
-def test_people_with_several_records_lose_what_a_plan_says_they_do():
+@pytest.mark.parametrize("records", [2, 4])
+@pytest.mark.parametrize("ratio", [0.02, 0.1])
+def test_people_with_several_records_lose_what_a_plan_says_they_do(ratio, records):
     """One plan alone at its own delta, against the plan's own search over what one record may lose."""
-    ledger = [(Gaussian(0.1), 1)]
-    alone = total([Price.of(ledger, DELTA, stated=math.inf, records=4)], DELTA)
-    searched = accountants.group_epsilon(lambda d: accountants.epsilon(ledger, d), DELTA, 4)
+    ledger = [(Gaussian(ratio), 1)]
+    alone = total([Price.of(ledger, DELTA, stated=math.inf, records=records)], DELTA)
+    searched = accountants.group_epsilon(lambda d: accountants.epsilon(ledger, d), DELTA, records)
     assert alone == pytest.approx(searched, rel=1e-6)
+    # a group sees at least a Gaussian of so many times the ratio
+    assert alone >= accountants.gaussian_epsilon([(Gaussian(records * ratio), 1)], DELTA)
     with pytest.raises(InputError, match="stated: got None"):
-        Price.of(ledger, DELTA, records=4)
-    # a group of four sees at least a Gaussian of four times the ratio
-    assert alone >= accountants.gaussian_epsilon([(Gaussian(0.4), 1)], DELTA)
+        Price.of(ledger, DELTA, records=records)
+
+
+def test_a_plan_without_loss_costs_nobody_anything():
+    assert total([Price.of([], DELTA, stated=0.0, records=3)] * 2, DELTA) == 0.0
 
 
 def lost_beyond(limit, orders, shares, ratio=0.05):
@@ -146,6 +152,7 @@ def test_a_release_without_a_bound_fits_no_limit():
     bounded, unbounded = Price.of(SOME[0], DELTA), Price.unbounded(DELTA)
     assert total([bounded, unbounded], DELTA) == math.inf
     assert not fits([unbounded], (1e6, 0.5))
+    assert fits([bounded, unbounded], (math.inf, DELTA))
     assert Price.of([(Pure(1.0), 1)], DELTA).pure == 1.0
 
 

@@ -18,7 +18,7 @@ from coterie.audit.instances import REGULARISER
 from coterie.engines import argmin, mpi, people, rounds
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator
-from coterie.privacy import for_engines, grants, proximal_grants, release
+from coterie.privacy import for_engines, grants, proximal, release
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import OutputPerturbation
@@ -161,7 +161,7 @@ MINIMISERS = PrimalPerturbedADMM(mechanism=OutputPerturbation(penalty=1.0, noise
     ("algorithm", "module", "door", "mutant"),
     [
         (DESCENT, grants, "seal_total", total_without_rounding),
-        (MOVES, proximal_grants, "seal", without_rounding),
+        (MOVES, proximal, "seal", without_rounding),
         (MINIMISERS, grants, "seal", without_rounding),
     ],
     ids=["sums", "moves", "minimisers"],

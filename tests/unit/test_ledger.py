@@ -147,8 +147,37 @@ def test_bodies_and_periods_have_limits_of_their_own(ledger, monkeypatch):
     with pytest.raises(BudgetError, match=r"epsilon=0\.1"):
         reserve(ledger, "third", data="children")
     now[0] += 31 * 86400
+    with pytest.raises(BudgetError, match="within 30 days"):  # the first may still go on
+        reserve(ledger, "second")
+    ledger.commit("first", 0, b"", "request")
+    ledger.end("first")
+    with pytest.raises(BudgetError, match="within 30 days"):
+        reserve(ledger, "second")
+    now[0] += 31 * 86400
     reserve(ledger, "second")
+    for t in range(3):
+        ledger.commit("second", t, b"", "request")
+    now[0] += 31 * 86400
+    reserve(ledger, "fourth")
     assert ledger.total("patients").limit.epsilon == 10.0
+    assert ledger.total("patients").releases == 3
+
+
+def test_a_run_that_was_ended_sends_nothing_more_and_stays_charged(ledger):
+    reserve(ledger)
+    ledger.commit("run", 0, b"first", "request")
+    ledger.end("run")
+    ledger.end("run")
+    with pytest.raises(InputError, match="was ended"):
+        ledger.commit("run", 1, b"second", "request")
+    assert ledger.commit("run", 0, b"", "request") == b"first"
+    assert ledger.total("patients").releases == 1
+    with pytest.raises(InputError, match="committed round 0"):
+        ledger.give_back("run")
+    reserve(ledger, "second")
+    ledger.give_back("second")
+    with pytest.raises(InputError, match="was given back"):
+        ledger.end("second")
 
 
 BAD = [

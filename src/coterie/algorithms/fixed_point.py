@@ -24,8 +24,16 @@ from coterie.algorithms.algorithm import Algorithm, Averaging, GrantT, Heard, ch
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, SumChannel, Token
 from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk
-from coterie.privacy.proximal import BroadcastNoise, LocalNoise, ProximalMechanism, SumNoise, WalkNoise
-from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
+from coterie.privacy.proximal import (
+    BroadcastNoise,
+    LocalNoise,
+    MoveGrant,
+    ProximalMechanism,
+    StateGrant,
+    SumMoveGrant,
+    SumNoise,
+    WalkNoise,
+)
 from coterie.problems.regularisers import Regulariser
 from coterie.serialise import serialisable
 

@@ -6,8 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.audit.plan_audit import audit_plan
-    from coterie.audit.suite import audit, check
+    from coterie.audit.suite import audit, audit_plan, check
 
 __all__ = ["audit", "audit_plan", "check"]
 
@@ -15,7 +14,7 @@ __all__ = ["audit", "audit_plan", "check"]
 def __getattr__(name: str) -> Any:
     # the whole suite is loaded when it is asked for: exact densities are used without it
     if name in __all__:
-        from coterie.audit import plan_audit, suite
+        from coterie.audit import suite
 
-        return getattr(plan_audit if name == "audit_plan" else suite, name)
+        return getattr(suite, name)
     raise AttributeError(f"module 'coterie.audit' has no attribute {name!r}")

@@ -15,19 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from coterie.algorithms import ALGORITHMS
+from coterie import machine
+from coterie.algorithms import ALGORITHMS, BroadcastNoisedADMM, PenaltyPerturbedADMM, SumNoisedADMM
 from coterie.algorithms.algorithm import Algorithm
 from coterie.data.federation import Federation, Shard
 from coterie.engines.in_process import Paths
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.network.channels import Channel, PairwiseSum
+from coterie.network.channels import Channel, Curator, PairwiseSum
 from coterie.network.selection import All, Cyclic, Poisson, Selection, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.mechanisms import Mechanism
-from coterie.problems.losses import HuberisedHinge, Loss
+from coterie.privacy.objective import PenaltyPerturbation
+from coterie.privacy.proximal import BroadcastNoise, SumNoise
+from coterie.problems.losses import HuberisedHinge, Logistic, Loss, Squared
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import L2, Regulariser
 
@@ -283,3 +286,49 @@ def _classes(hint: Any) -> tuple[type, ...]:
     if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(c for c in typing.get_args(hint) if isinstance(c, type))
     return (hint,) if isinstance(hint, type) else ()
+
+
+# --- down one path of the engine each, however small ------------------------------------------------------------------
+
+_NOISE: dict[str, Any] = {"noise_multiplier": NOISE_VALUES["noise_multiplier"]}
+_PROXIMAL: dict[str, Any] = {"prox_step": VALUES["prox_step"][0], "relaxation": VALUES["relaxation"][0], **_NOISE}
+_PENALTY_PERTURBED: Any = (
+    "penalty-perturbed-admm",
+    PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=1.0, **_NOISE), dual_step=1.0),
+)
+_ONE_RECORD: dict[str, Any] = {"records_per_party": 1}
+# an algorithm that uses the path, and what is special about the problem it is examined on
+_EXAMINED: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "argmin by matrices": (*_PENALTY_PERTURBED, {}),
+    "argmin in machine code": (*_PENALTY_PERTURBED, {"loss": Logistic()}),
+    "people in machine code": (
+        "sum-noised-admm",
+        SumNoisedADMM(mechanism=SumNoise(clip=0.002, **_PROXIMAL), regulariser=REGULARISER, channel=Curator()),
+        # in one round nothing is clipped that noise has moved, so that releases are affine in the noise
+        {"loss": Squared(), "label_bound": 1.0, "rounds": 1, **_ONE_RECORD},
+    ),
+    "people": (
+        "broadcast-noised-admm",
+        BroadcastNoisedADMM(mechanism=BroadcastNoise(**_PROXIMAL), regulariser=REGULARISER, channel=Curator()),
+        _ONE_RECORD,
+    ),
+    "solved together": (*_PENALTY_PERTURBED, {}),
+}
+_NEED_NUMBA = ("argmin in machine code", "people in machine code")
+
+
+def path_instances() -> Iterator[Instance]:
+    """One for each path besides the general one, which small plans take anyway; paths in machine code need Numba."""
+    for path, (name, algorithm, changes) in _EXAMINED.items():
+        if path in _NEED_NUMBA and not machine.has_numba():
+            continue
+        paths = Paths(
+            only=(path,),
+            matrices_on=("cpu", "gpu"),
+            native_work=0,
+            native_few_problems=10**9,
+            people_work=0,
+            together_from=0,
+        )
+        setting = dataclasses.replace(LIGHT, **changes)
+        yield instances_of(name, algorithm, adjacency="zero-out", light=setting, paths=paths)[0]

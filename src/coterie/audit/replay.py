@@ -26,8 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.audit.compiled import compiled
-from coterie.errors import InputError
+from coterie.audit.finding import Measured
+from coterie.audit.recording import Workbench
+from coterie.errors import InputError, LocalSolveError
 from coterie.plan import Plan
 from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGaussian, Pure
 from coterie.privacy.grants import ArgminGrant, Grant
@@ -39,6 +40,7 @@ LARGEST_MARGIN = 30.0  # public inputs up to this size over the row norm: slopes
 BATCH_ELEMENTS = 2**22  # records x features tried at once: bounds memory
 _ROUNDING = 1e-9  # relative
 _SHARES = ("replay_error", "determinants")  # of what is allowed
+_COMPILED: dict[str, Any] = {}
 
 
 class Neighbours(NamedTuple):
@@ -270,7 +272,9 @@ class Replay:
         """One of the functions below, on all cases."""
         key, scales = (function.__name__, len(args[0].y)), [np.asarray(scale) for scale in self.grant.scales]
         if key not in self._ready:
-            self._ready[key] = compiled(lambda scales, *rest: jax.vmap(partial(function, scales))(*rest), scales, *args)
+            self._ready[key] = _compiled(
+                lambda scales, *rest: jax.vmap(partial(function, scales))(*rest), scales, *args
+            )
         return np.asarray(self._ready[key](scales, *args))
 
     def _step(self, scales: Any, records: Records, inbox: Any, release_noise: Any, output_noise: Any) -> Any:
@@ -291,3 +295,95 @@ class Replay:
     def _convexity(self, scales: Any) -> Any:
         """Lambda, which all data sets share."""
         return self.problem.regulariser.l2 + scales.curvature + scales.extra_l2
+
+
+def _compiled(function: Callable[..., Any], *args: Any) -> Any:
+    """Most plans differ in numbers only, and compiling is all that takes time: equal programs are compiled once."""
+    lowered = jax.jit(function).lower(*args)
+    program = lowered.as_text()
+    if program not in _COMPILED:
+        _COMPILED[program] = lowered.compile()
+    return _COMPILED[program]
+
+
+# --- a party that keeps private state: several rounds on two neighbouring data sets that hear the same ----------------
+
+# What is released is public and the same for both, so both parties hear the same messages, whatever these are; only
+# their states may differ. In every round, what the two contribute may differ by what the grant declares and no more.
+
+N_ROUNDS = 6  # differences between states settle within a few rounds, or grow without end
+
+
+def keeps_state(plan: Plan) -> bool:
+    d = plan.problem.n_coefficients(plan.facts)
+    with jax.enable_x64(True):
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: plan.algorithm.init(plan.topology, d)[1])))
+
+
+class StateReplay(Replay):
+    """Public inputs have a round axis here; the change is the largest over rounds."""
+
+    follows_state = True
+
+    def __init__(self, plan: Plan, party: int, t: int) -> None:
+        super().__init__(plan, party, t)
+        self.inbox = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0], N_ROUNDS, *leaf.shape[1:]), leaf.dtype), self.inbox
+        )
+        with jax.enable_x64(True):
+            start = plan.algorithm.init(plan.topology, self.d)[1]
+            self.private = jax.tree.map(lambda leaf: np.asarray(leaf)[party], start)
+
+    def _changes(self, cases: Any) -> tuple[Any, Any, Any, Any]:
+        noise = cases.release_noise, cases.output_noise
+        one, two = (self._apply(self._step, self._weighted(cases, side), cases.inbox, *noise) for side in (0, 1))
+        finite = np.isfinite(one).all(axis=(1, 2)) & np.isfinite(two).all(axis=(1, 2))
+        zeros = np.zeros(len(one))
+        return finite, np.linalg.norm(one - two, axis=2).max(axis=1), zeros, zeros
+
+    def _step(self, scales: Any, records: Records, inbox: Any, release_noise: Any, output_noise: Any) -> Any:
+        grant, noise = self.plan.as_grant(scales), unit_noise(release_noise, output_noise)
+        private = jax.tree.map(jnp.asarray, self.private)
+
+        def one_round(private: Any, heard: Any) -> Any:
+            private, out = self.plan.algorithm.local(grant, self.problem, records, private, heard, noise)
+            return private, out.value
+
+        return jax.lax.scan(one_round, private, inbox)[1]
+
+
+# --- the checks -------------------------------------------------------------------------------------------------------
+
+
+def check(bench: Workbench) -> Measured:
+    """One step is replayed with the same randomness on thousands of neighbouring data sets, with a search for the
+    worst."""
+    plan, _ = bench.heavy(2) or bench.heavy(1) or (bench.plan, None)
+    n_random, n_generations = (600, 8) if bench.thorough else (300, 5)
+    replay = StateReplay(plan, 0, 0) if keeps_state(plan) else Replay(plan, 0, 0)
+    report = search(replay, n_random=n_random, n_generations=n_generations, seed=bench.seed)
+    problems = []
+    if report.ratio > 1 + 1e-9:
+        problems.append(f"a neighbour changes {report.measured:.4g}, and {report.declared:.4g} is declared")
+    if report.replay_error > 1 + 1e-9:
+        problems.append("the step uses its records in another way than its grant was priced for")
+    if report.determinants > 1 + 1e-9:
+        problems.append(f"determinants change {report.determinants:.4g} times what is declared")
+    if report.n_aborted:
+        problems.append(f"{report.n_aborted} of {report.n_tried} steps were refused, which a neighbour could see")
+    detail = "; ".join(problems) or f"{report.ratio:.3f} of the declared change is reached"
+    return Measured(stated=bench.stated, sound=report.passed, detail=detail)
+
+
+def check_control_flow(bench: Workbench) -> Measured:
+    """Whole runs on the worst known neighbours have the same releases, in number and shape, and none is refused."""
+    try:
+        recording = bench.recording
+    except LocalSolveError as error:
+        return Measured(stated=bench.stated, sound=False, detail=f"a run was refused: {error}")
+    one, two = recording.releases
+    plan = bench.plan
+    expected = (plan.n_rounds, plan.release_width, plan.problem.n_coefficients(plan.facts))
+    sound = one.shape == two.shape and recording.shape == expected and bool(np.isfinite([one, two]).all())
+    detail = "" if sound else f"releases of shape {one.shape}, {two.shape}; {expected} a run is declared"
+    return Measured(stated=bench.stated, sound=sound, detail=detail)

@@ -34,6 +34,7 @@ def as_markdown(document: dict[str, Any]) -> str:
             ("trust model", f"{trust['model']} ({trust['channel']}): {trust['who_is_trusted']}"),
             ("execution", f"{document['execution']['engine']}: {document['execution']['what']}"),
             ("mechanism", f"{mechanism['algorithm']}: {mechanism['mechanism']}, noise: {mechanism['noise']}"),
+            *(("after the rounds", _moment(one)) for one in document.get("after_the_rounds", ())),
             ("accountant", f"{accountant['used']}: {accountant['how']}"),
             ("randomness", randomness["source"]),
             ("design", document["design"]["what"]),
@@ -79,6 +80,11 @@ def as_markdown(document: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _moment(one: dict[str, Any]) -> str:
+    ratio = shown_loss(one["sensitivity_over_noise"])
+    return f"{one['what']}, {one['noise']} noise of {one['noise_std']:.6g}, sensitivity over noise {ratio}"
 
 
 def _parties(document: dict[str, Any]) -> list[str]:

@@ -115,6 +115,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "trust_model": _trust(plan.algorithm.channel),
         "execution": {"engine": declared.engine, "what": EXECUTION[declared.engine]},
         "mechanism": _mechanism(plan),
+        **({} if plan.moments is None else {"after_the_rounds": list(_after_the_rounds(plan))}),
         "accountant": _accountant(plan, declared.delta, epsilon),
         "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},
         "design": {"by": declared.design, "what": DESIGN[declared.design]},
@@ -211,6 +212,26 @@ def _mechanism(plan: Plan) -> dict[str, Any]:
         "noise": algorithm.mechanism.law or "none",
         "settings": encode(algorithm),
     }
+
+
+_MOMENTS = {
+    "gradient": "gradient of all records, at the model of stage {}",
+    "curvature": "Hessian of all records, at the model of stage {}",
+    "second_moment": "second moment of the gradients of all records",
+}
+
+
+def _after_the_rounds(plan: Plan) -> Iterator[dict[str, Any]]:
+    """What is released for inference; `sensitivity_over_noise` is that of the party whose records move it most."""
+    by_kind = [plan.moment_grants(party) for party in plan.kinds[1]]
+    for alike in zip(*by_kind, strict=True):
+        first = alike[0]
+        yield {
+            "what": _MOMENTS[first.purpose].format(first.stage + 1),
+            "noise": "gaussian",
+            "noise_std": first.grant.scales.noise_std,
+            "sensitivity_over_noise": max(one.grant.event.ratio for one in alike),
+        }
 
 
 def _source(plan: Plan, reproducible: bool) -> str:

@@ -40,7 +40,7 @@ from coterie.privacy.for_engines import (
     with_search,
 )
 from coterie.privacy.noise import NoiseSource, Seeded
-from coterie.privacy.proximal_grants import StateGrant
+from coterie.privacy.proximal import StateGrant
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import Records
 

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Heard
-from coterie.engines.inputs import RoundInputs
-from coterie.engines.numbers import numbers_in, with_numbers, without_numbers
+from coterie.engines.inputs import RoundInputs, numbers_in, with_numbers, without_numbers
 from coterie.engines.xla import simple_code
 from coterie.minimisers.base import unless_missed
 from coterie.minimisers.one_party import solved_together, together

@@ -23,6 +23,7 @@ from coterie.estimators import exact
 from coterie.estimators.fit_privacy import describe, no_privacy
 from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
 from coterie.facts import Facts
+from coterie.inference import Columns, infer
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import L2, Loss, Problem, Regulariser
@@ -58,6 +59,9 @@ class PrivateLinearModel(BaseEstimator):
     topology: who hears whom: a name, edges, or a networkx graph.
     rounds: how often the parties speak.
     settings: a dict of fields of the algorithm or of its mechanism, by name, such as {"averaging": "last"}.
+    inference: True, or a share of the budget: release what confidence intervals need as well, inside the stated loss;
+        `inference_` then has them, and the model that is used is the corrected one.
+    robust: intervals that do not rely on the model's variance (a sandwich), at the price of one more release.
     random_state: a seed makes a fit reproducible, and NOT PRIVATE: whoever knows it can take the noise off.
     """
 
@@ -77,6 +81,8 @@ class PrivateLinearModel(BaseEstimator):
     topology: Any = None
     rounds: int | None = None
     settings: dict[str, Any] | None = None
+    inference: bool | float = False
+    robust: bool = False
     random_state: Any = None
 
     _is_regression: ClassVar[bool] = False
@@ -127,7 +133,8 @@ class PrivateLinearModel(BaseEstimator):
         self._check_parameters(privacy)
         if privacy.people_span_parties and parties is None:
             raise InputError("parties: got None with people_span_parties; the noise depends on how many there are")
-        for name in ("certificate_", "privacy_", "transcript_"):  # of an earlier fit: not to be read beside this one
+        # of an earlier fit: not to be read beside this one
+        for name in ("certificate_", "privacy_", "transcript_", "inference_"):
             self.__dict__.pop(name, None)
         X, y = validate_data(
             self, X, y, dtype=np.float64, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False
@@ -148,7 +155,10 @@ class PrivateLinearModel(BaseEstimator):
             **about_labels,
         )
         problem = self._problem(federation.facts)
+        wanted = self._wanted(weighted=sample_weight is not None)
         if privacy.exact:
+            if wanted is not None:
+                raise InputError("inference: got it with an infinite epsilon; statsmodels does that without noise")
             self._charge(privacy, federation, epsilon=math.inf, reason="exact")
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
@@ -158,13 +168,18 @@ class PrivateLinearModel(BaseEstimator):
         settled = rules.Settled(
             algorithm=self.algorithm, topology=self.topology, rounds=self.rounds, settings=self._settings()
         )
-        plan = rules.make_plan(problem, federation.facts, privacy, settled)
+        plan = rules.make_plan(problem, federation.facts, privacy, settled, wanted)
         noise = self._noise()
         spent, reason = price(plan, privacy.delta, reproducible=noise.reproducible)
         past = self._charge(privacy, federation, epsilon=spent, reason=reason)
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
-        self._keep(transcript.models[0])
+        if wanted is None:
+            self._keep(transcript.models[0])
+        else:
+            columns = self._columns(X.shape[1])
+            self.inference_ = infer(transcript, federation, delta=privacy.delta, columns=columns, noise=noise)
+            self._keep(self.inference_.shrunk)
         self.n_iter_ = plan.n_rounds
         self.certificate_ = make_certificate(
             plan,
@@ -191,6 +206,29 @@ class PrivateLinearModel(BaseEstimator):
         """For whoever holds the records, and kept nowhere: bounds that cut most of them."""
         if np.mean(row_norms(X) > self.bounds * (1 + 1e-9)) > 0.5:
             yield f"most rows are longer than bounds = {self.bounds:g} and were cut; a Schema scales columns to fit"
+
+    def _wanted(self, *, weighted: bool) -> rules.Wanted | None:
+        """Weights are squared in the variance of a sum, which only the robust one knows."""
+        if self.inference is False:
+            if self.robust:
+                raise InputError("robust: got True without inference; it is about intervals")
+            return None
+        if isinstance(self.inference, (bool, np.bool_)):
+            return rules.Wanted(robust=self.robust or weighted)
+        share = self.inference
+        return rules.Wanted(
+            share=float(share) if isinstance(share, (int, float)) else share, robust=self.robust or weighted
+        )
+
+    def _columns(self, n_features: int) -> Columns:
+        """Coefficients in the units of the columns of X, the intercept last."""
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(n_features)])
+        one = np.ones(len(names) + self.fit_intercept)
+        scales, scale = split_intercept(one, float(self.bounds), intercept=self.fit_intercept)
+        value = float(self._design(np.zeros((1, n_features)))[0, -1])
+        return Columns.of_features(
+            [str(name) for name in names], scales, intercept=(float(scale), value) if self.fit_intercept else None
+        )
 
     def _promise(self) -> Privacy:
         """What is promised, in whichever of the two ways it was said."""

@@ -111,7 +111,7 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One entry as it is stored. `kind`: created, limit, reserved, charged, committed or given-back."""
+    """One entry as it is stored. `kind`: created, limit, reserved, charged, committed, given-back or ended."""
 
     number: int
     kind: str
@@ -166,7 +166,7 @@ class Total:
 
 @dataclasses.dataclass
 class Reservation:
-    """What is booked for a run. `rounds` that were committed stand by number with their request and their entry."""
+    """What is booked for a run; rounds that were `committed` stand by number with their request and their entry."""
 
     number: int
     time: float
@@ -180,6 +180,14 @@ class Reservation:
     terms: Terms
     committed: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
     given_back: bool = False
+    ended: bool = False
+    last_time: float = -math.inf
+
+    @property
+    def counts_until(self) -> float:
+        """When it last released something, for limits of periods; a run that may go on counts as if it did now."""
+        over = self.ended or self.rounds == 0 or self.last_round == self.rounds - 1
+        return max(self.time, self.last_time) if over else math.inf
 
     @property
     def last_round(self) -> int | None:
@@ -229,6 +237,7 @@ class State:
             "charged": self._charged,
             "committed": self._committed,
             "given-back": self._given_back,
+            "ended": self._ended,
         }
         if number > 1:
             if kind not in fold:
@@ -268,9 +277,15 @@ class State:
     def _committed(self, number: int, at: float, *, run: str, round: int, request: str, reply: str) -> None:
         booked = self.runs[run]
         last = booked.last_round
-        if booked.given_back or type(round) is not int or not (-1 if last is None else last) < round < booked.rounds:
+        if (
+            booked.given_back
+            or booked.ended
+            or type(round) is not int
+            or not (-1 if last is None else last) < round < booked.rounds
+        ):
             raise ValueError(f"round {round!r} of run {run!r} was not to be committed")
         booked.committed[round] = (request, number)
+        booked.last_time = at
         self.replies[number] = bytes.fromhex(reply)
 
     def _given_back(self, number: int, at: float, *, run: str) -> None:
@@ -278,6 +293,12 @@ class State:
         if booked.committed or booked.given_back:
             raise ValueError(f"run {run!r} was not to be given back")
         booked.given_back = True
+
+    def _ended(self, number: int, at: float, *, run: str) -> None:
+        booked = self.runs[run]
+        if booked.given_back or booked.ended:
+            raise ValueError(f"run {run!r} was not to be ended")
+        booked.ended = True
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -304,9 +325,9 @@ class State:
         return tuple(booked.terms for booked in self.bookings if booked.data == data and not booked.given_back)
 
     def counted(self, data: str) -> list[tuple[Price, float]]:
-        return [
-            (booked.price, booked.time) for booked in self.bookings if booked.data == data and not booked.given_back
-        ]
+        """Prices, each with the time until which it counts within a period."""
+        counted = [booked for booked in self.bookings if booked.data == data and not booked.given_back]
+        return [(booked.price, booked.counts_until) for booked in counted]
 
     def stated(self, data: str) -> tuple[tuple[str, float, float], ...]:
         counted = [booked for booked in self.bookings if booked.data == data and not booked.given_back]

@@ -151,7 +151,8 @@ class Ledger:
     def set_limit(self, epsilon: float, delta: float, *, data: str | None = None, days: float | None = None) -> None:
         """A limit for one body of data or, without a name, for all that have none of their own; kept as an entry.
 
-        days: the limit is on what is reserved within any so many days, and stands beside the one without days.
+        days: the limit is on runs that could release something within any so many days; it stands beside the one
+            without days.
         """
         limit = Limit(epsilon, delta, days)
         name = None if data is None else checked_text("data", data)
@@ -230,8 +231,9 @@ class Ledger:
                 if asked != request:
                     raise InputError(f"round: {round} of run {run!r} was asked for with other content")
                 return self._stored_reply(number)
-            if booked.given_back:
-                raise InputError(f"run: {run!r} was given back; nothing of it can be sent")
+            if booked.given_back or booked.ended:
+                how = "given back" if booked.given_back else "ended"
+                raise InputError(f"run: {run!r} was {how}; nothing more of it can be sent")
             last = booked.last_round
             if not (-1 if last is None else last) < round < booked.rounds:
                 raise InputError(
@@ -258,6 +260,16 @@ class Ledger:
                 )
             if not booked.given_back:
                 self._append({"kind": "given-back", "run": run})
+
+    def end(self, run: str) -> None:
+        """Let nothing more of a run be committed. What it booked stays, but within periods it counts no longer as of
+        today. A run that has committed its last round has ended by itself."""
+        with self._writing():
+            booked = self._booked(run)
+            if booked.given_back:
+                raise InputError(f"run: {run!r} was given back")
+            if not booked.ended:
+                self._append({"kind": "ended", "run": run})
 
     def reservation(self, run: str) -> Reservation | None:
         with self._reading():

@@ -29,7 +29,7 @@ class People(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """As in `privacy.proximal_grants.ProxScales`; each is (rounds,) or, where all rounds have the same, (1,)."""
+    """As in `privacy.proximal.ProxScales`; each is (rounds,) or, where all rounds have the same, (1,)."""
 
     curvature: Any
     l2: Any

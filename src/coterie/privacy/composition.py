@@ -204,15 +204,11 @@ def order_shares(limit: tuple[float, float]) -> np.ndarray:
 
 def _of_one_record(most: float, delta: float, records: int) -> float:
     """The delta that one record may have so that a person with several has the given one."""
-    if records == 1:
-        return delta
-    # (e^(E/m) - 1)/(e^E - 1), for any E
-    one, all_of_them = most / records, most
-    return (
-        delta * math.exp(one - all_of_them) * math.expm1(-one) / math.expm1(-all_of_them)
-        if most > 0
-        else delta / records
-    )
+    if records == 1 or most == 0:
+        return delta / records
+    # (e^(E/m) - 1)/(e^E - 1), which is 1/m where E is 0, without overflow
+    one = most / records
+    return delta * math.exp(one - most) * math.expm1(-one) / math.expm1(-most)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

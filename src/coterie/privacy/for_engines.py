@@ -21,7 +21,7 @@ from coterie.minimisers.base import Subproblem
 from coterie.minimisers.one_party import slope_in_few_steps, slope_on_line
 from coterie.privacy.events import Unprotected
 from coterie.privacy.grants import ArgminGrant, issue, steps_of
-from coterie.privacy.proximal_grants import ProxScales, StateGrant, SumMoveGrant
+from coterie.privacy.proximal import ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import (
     Contribution,
     Release,
@@ -140,7 +140,7 @@ def in_few_steps(loss: Loss, y: jax.Array, start: jax.Array, stiffness: jax.Arra
 #     start = x . (2z - u) curvature / k          slope = (start - y) / (1 + w |x|^2 / k)
 #     move  = (2z - u - (w / curvature) slope x) / (1 + l2 / curvature) - z
 #
-# which is `proximal_grants._clipped_move` with the minimiser in closed form (`minimisers`). The move is clipped to the
+# which is `proximal._clipped_move` with the minimiser in closed form (`minimisers`). The move is clipped to the
 # grant's radius, is nothing where moves are clipped and the record says nothing, and is not a number where it misses a
 # tolerance that the price relies on. State and sum grow by 2 relaxation times it, in the sum each on the grid of the
 # noise; with whole steps of noise added, the sum is released.

@@ -1,25 +1,229 @@
-"""Mechanisms of the fixed-point family: private ADMM as noisy fixed-point iterations (Cyffers, Bellet & Basu, 2023).
+"""The fixed-point family: private ADMM as noisy fixed-point iterations (Cyffers, Bellet & Basu, 2023).
 
-With gamma = `prox_step`, x = prox_{gamma f}(2z - u) and u+ = u + 2 relaxation (x - z), they differ in what is noised,
-and so in what pays (`proximal_bounds` has the lengths):
+With centre z, state u and gamma = `prox_step`, every step computes x = prox_{gamma f}(2z - u) for the party's own f and
+moves u+ = u + 2 relaxation (x - z). Mechanisms and their grants differ in what is noised, and so in what pays:
 
-    LocalNoise      M1  every move x - z, by its own party          one step
-    SumNoise        M2  the sum of 2 relaxation (x - z)             2 relaxation (one step + state)
-    BroadcastNoise  M3  the sum of the states, before it is used    state
+    LocalNoise      M1  MoveGrant     every move x - z, by its own party: the state is a function of releases
+                                                                                      one step
+    SumNoise        M2  SumMoveGrant  the sum of 2 relaxation (x - z); states stay clean and private
+                                                                                      2 relaxation (one step + state)
+    BroadcastNoise  M3  StateGrant    the sum of the states, before it is used; states stay clean and private
+                                                                                      state
+
+A party's f has gradients of at most L = (its weight) * (slope of a record), and G is how far the gradient can move at
+one point when what is protected changes. With l2 carried inside f, stretch = 1 + gamma l2 and pull is
+2 relaxation/stretch (derivations in docs/guarantees.md):
+
+    one step    x moves by at most gamma G/stretch at a fixed (z, u)
+    whole party u+ = (1 - pull) u + (public) - pull gamma g with |g| <= L, so two states that saw the same centres stay
+                within changes gamma L pull/(1 - |1 - pull|), which is changes gamma L for pull <= 1
+    one record  of many: u -> u+ shrinks distances by c = max |1 - 2 relaxation/(1 + gamma h)| over the curvatures h
+                between l2 and l2 + smoothness, so the states stay within 2 relaxation (gamma G/stretch)/(1 - c)
 """
 
 import dataclasses
 import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 
 from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.minimisers.one_party import lies_on_a_line, minimise, slope_at_minimum
 from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
-from coterie.privacy.grants import Grant, issue
+from coterie.privacy.grants import Grant, SumGrant, issue, steps_of, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
-from coterie.privacy.proximal_bounds import ProximalBounds
-from coterie.privacy.proximal_grants import MoveGrant, StateGrant, SumMoveGrant
-from coterie.problems.problem import Problem
+from coterie.privacy.objective import ROUNDING, TOLERANCE_SHARE
+from coterie.privacy.release import (
+    Contribution,
+    Release,
+    UnitNoise,
+    as_issued,
+    contribute,
+    keep,
+    needs_public,
+    private_call,
+    seal,
+)
+from coterie.problems.losses import Loss
+from coterie.problems.problem import Problem, Records
+from coterie.problems.regularisers import L2
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
+
+# --- how far neighbouring data can move one step ----------------------------------------------------------------------
+
+# sizes of public points, in units of 1/row norm and of the noise, up to which rounding is allowed for
+LARGEST_POINT = 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class ProximalBounds:
+    """The public numbers of one party's proximal step."""
+
+    problem: Problem
+    facts: PartyFacts
+    prox_step: float
+    relaxation: float
+    l2: float
+    slope: float  # of one record of weight 1
+    clipped: bool  # the slope holds for the party's gradient as a whole only
+
+    @property
+    def stretch(self) -> float:
+        return 1 + self.prox_step * self.l2
+
+    @property
+    def change(self) -> float:
+        """How far neighbouring data move x: prox_step G/stretch."""
+        return self.prox_step / self.stretch * self.facts.changes * self.facts.unit_weight * self.slope
+
+    @property
+    def reach(self) -> float:
+        """prox_step * L: the largest |prox_step * gradient| of the whole party."""
+        return self.prox_step * self.facts.n_records * self.facts.record_weight * self.slope
+
+    def tolerance(self, noise_std: float) -> float:
+        """What the solver can reach: a share of the largest gradient, and rounding at points as large as the noise."""
+        facts, curvature = self.facts, 1 / self.prox_step + self.l2
+        condition = 1 + facts.n_records * facts.record_weight * self.problem.loss.smoothness * facts.row_norm**2 / (
+            curvature
+        )
+        largest = self.reach / self.prox_step
+        point = LARGEST_POINT * (1 / facts.row_norm + noise_std * math.sqrt(facts.n_coefficients))
+        return TOLERANCE_SHARE * largest + ROUNDING * condition * (largest + curvature * point)
+
+    def state_distance(self, tolerance: float) -> tuple[float, bool]:
+        """How far two neighbouring states can be apart, and whether that relies on the solver's tolerance."""
+        pull = 2 * self.relaxation / self.stretch
+        if pull >= 2:
+            raise PrivacyPreconditionError(
+                f"relaxation: got {self.relaxation}; less than {self.stretch} = 1 + prox_step * l2 is needed"
+            )
+        # one record of many can turn the party's whole gradient round, also where it is only taken away
+        swing = self.facts.changes if self.facts.unit_is_whole_party else 2
+        whole = swing * self.reach * pull / (1 - abs(1 - pull))
+        if self.facts.unit_is_whole_party or self.clipped:
+            return whole, False
+        facts = self.facts
+        smoothness = facts.n_records * facts.record_weight * self.problem.loss.smoothness * facts.row_norm**2
+        stiffest = 2 * self.relaxation / (self.stretch + self.prox_step * smoothness)
+        shrink = max(abs(1 - stiffest), abs(1 - pull))
+        # either state is off by 2 relaxation times the solver's error, and as much again through the clipping
+        error = 4 * tolerance * self.prox_step / self.stretch
+        one_of_many = 2 * self.relaxation * (self.change + error) / (1 - shrink) if shrink < 1 else math.inf
+        return (one_of_many, True) if one_of_many < whole else (whole, False)
+
+
+# --- grants: one proximal step around a public centre, and where its noise goes ---------------------------------------
+
+
+class ProxScales(NamedTuple):
+    curvature: Any  # 1/step
+    l2: Any  # weight of |x|^2 / 2 that the party carries inside its f
+    relaxation: Any
+    radius: Any  # to which the move, or the gradient part, is clipped; infinite: not at all
+    noise_std: Any  # of the noise on the release, or on the sum over all parties
+    steps: Any  # of the grid on which value and noise meet in one standard deviation
+    tolerance: Any  # absolute bound on the gradient at which the solver stops
+    strict: Any  # 1 where the price relies on the tolerance, 0 where clipping makes it moot
+
+
+class _ProxGrant(SumGrant):
+    Scales = ProxScales
+
+
+class MoveGrant(_ProxGrant):
+    """Release the party's own noised move; the noise stays in its state."""
+
+    def noised_move(
+        self, problem: Problem, records: Records, noise: UnitNoise, *, centre: jax.Array, state: jax.Array
+    ) -> Release:
+        """clip(prox(2 centre - state) - centre) + noise; NaN, which engines must not send, if the solver failed."""
+        scales, centre = self._issued(), needs_public(centre)
+        unit, _ = noise.value
+        move = private_call(
+            partial(_clipped_move, self.priced(problem).loss), untouched(records), needs_public(state), centre, scales
+        )
+        return seal(move, steps_of(unit), self._issued_grid())
+
+
+class SumMoveGrant(_ProxGrant):
+    """Contribute the party's move to a noised sum; its state moves without noise."""
+
+    def move(
+        self, problem: Problem, records: Records, *, centre: jax.Array, state: jax.Array
+    ) -> tuple[jax.Array, Contribution]:
+        """The next state, and 2 relaxation clip(prox(2 centre - state) - centre)."""
+        scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
+        move = private_call(
+            partial(_clipped_move, self.priced(problem).loss), untouched(records), state, centre, scales
+        )
+        move = 2 * scales.relaxation * move
+        return keep(state + move), contribute(move)
+
+
+class StateGrant(_ProxGrant):
+    """Contribute the party's state to a noised sum."""
+
+    def advance(
+        self, problem: Problem, records: Records, *, centre: jax.Array, state: jax.Array
+    ) -> tuple[jax.Array, Contribution]:
+        """The next state, twice: kept, and contributed. What is clipped is step * gradient(x), so that two
+        neighbouring states cannot drift apart (clipping x - centre would let them)."""
+        scales, centre, state = self._issued(), needs_public(centre), as_issued(state, "state")
+        after = private_call(partial(_advanced, self.priced(problem).loss), untouched(records), state, centre, scales)
+        return keep(after), contribute(after)
+
+
+def _gradient_part(loss: Loss, records: Records, point: Any, scales: ProxScales, radius: Any) -> Any:
+    """step * gradient of f at x = argmin f(x) + (l2/2) |x|^2 + (curvature/2) |x - point|^2, clipped to the radius, so
+    that x = (point - that) / (1 + l2/curvature). NaN where the solver missed a tolerance that the price relies on."""
+    total = scales.curvature + scales.l2
+    if lies_on_a_line(loss, records):  # nothing but numbers to find, and a length to clip
+        a, y, weight = records.X[0], records.y[0], records.weight[0]
+        centre = point * (scales.curvature / total)
+        slope, bound = slope_at_minimum(loss, a, y, weight, centre=centre, convexity=total)
+        part = (weight / scales.curvature) * slope
+        length = jnp.abs(part) * jnp.sqrt(jnp.sum(a * a))
+        part = part * jnp.where(length > radius, radius / length, 1.0) * a
+    else:
+        x, bound = minimise(
+            loss,
+            L2(0.0),
+            records,
+            linear=jnp.zeros_like(point),  # pyright: ignore[reportUnknownMemberType]
+            target=point * (scales.curvature / total),
+            curvature=total,
+            tolerance=scales.tolerance,
+        )
+        part = _clip(point - (total / scales.curvature) * x, radius)
+    return jnp.where((bound <= scales.tolerance) | (scales.strict == 0), part, jnp.nan)
+
+
+def _clip(v: Any, radius: Any) -> Any:
+    norm = jnp.sqrt(jnp.sum(v * v))
+    return v * jnp.where(norm > radius, radius / norm, 1.0)
+
+
+def _clipped_move(loss: Loss, records: Records, state: Any, centre: Any, scales: ProxScales) -> Any:
+    point = 2 * centre - state
+    part = _gradient_part(loss, records, point, scales, jnp.inf)
+    move = (point - part) / (1 + scales.l2 / scales.curvature) - centre
+    # a party whose records say nothing stays out where moves are clipped: its price counts one move, not two
+    silent = jnp.sum(records.weight[:, None] * jnp.abs(records.X)) == 0
+    absent = jnp.isfinite(scales.radius) & silent
+    return jnp.where(absent, 0.0, _clip(move, scales.radius))
+
+
+def _advanced(loss: Loss, records: Records, state: Any, centre: Any, scales: ProxScales) -> Any:
+    point = 2 * centre - state
+    part = _gradient_part(loss, records, point, scales, scales.radius)
+    return state + 2 * scales.relaxation * ((point - part) / (1 + scales.l2 / scales.curvature) - centre)
+
+
+# --- mechanisms -------------------------------------------------------------------------------------------------------
 
 
 class ProximalMechanism(Mechanism):

@@ -12,14 +12,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.certificate import Certificate, Past, cautions, price
 from coterie.cli.spec.fitted import FittedModel, exact_result
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
-from coterie.data.design import split_intercept
+from coterie.data.design import make_design, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError
+from coterie.facts import Facts
+from coterie.inference import Columns, Inference, Released, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import L2
 from coterie.rundir import new_directory
@@ -32,14 +36,17 @@ SUMS = "SHA256SUMS"
 WEAK = 1e-6  # l2 of the line without privacy, for each record
 _ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
+_OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
+
 
 def transcript_name(complete: bool) -> str:
     return "transcript.npz" if complete else "partial-transcript.npz"
 
 
-def files_of(complete: bool) -> set[str]:
-    """Everything in the directory of a run that came to its end, or that was stopped."""
-    return {*_ALWAYS, transcript_name(complete), *({"model.json"} if complete else ())}
+def files_of(complete: bool, *, intervals: bool = False) -> set[str]:
+    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped."""
+    more = {"model.json", *(_OF_INTERVALS if intervals else ())} if complete else set()
+    return {*_ALWAYS, transcript_name(complete), *more}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,10 +57,34 @@ class Outcome:
     certificate: Certificate
     seconds: float
     log: Log
+    moments: Released | None = None
+
+    @functools.cached_property
+    def inference(self) -> Inference | None:
+        if self.moments is None:
+            return None
+        records, plan = self.records, self.transcript.plan
+        return conclude(
+            plan,
+            self.moments,
+            columns_of(records.schema, records.feature_names, plan.facts, intercept=records.intercept),
+            delta=self.certificate.delta,
+            reproducible=self.transcript.reproducible,
+        )
+
+    @property
+    def model(self) -> dict[str, Any]:
+        return model_of(
+            self.transcript,
+            self.records.schema,
+            self.records.feature_names,
+            intercept=self.records.intercept,
+            inference=self.inference,
+        )
 
     @functools.cached_property
     def result(self) -> dict[str, Any] | None:
-        return result_of(self.transcript, self.records)
+        return result_of(self.transcript, self.records, self.inference)
 
     def summary(self) -> dict[str, Any]:
         return summary_of(self.transcript, self.certificate, self.result)
@@ -79,10 +110,14 @@ class Outcome:
             "run.log": self.log.text,
         }
         if complete:
-            records = self.records
-            model = model_of(self.transcript, records.schema, records.feature_names, intercept=records.intercept)
-            files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
-        assert {*files, transcript_name(complete), SUMS} == files_of(complete)
+            files["model.json"] = json.dumps(self.model, indent=1, ensure_ascii=False)
+        if self.moments is not None and self.inference is not None and self.spec.inference is not None:
+            level = self.spec.inference.level
+            files["moments.json"] = self.moments.to_json()
+            files["intervals.json"] = self.inference.to_json(level)
+            files["intervals.csv"] = self.inference.to_csv(level)
+            files["intervals.txt"] = self.inference.summary(level) + "\n"
+        assert {*files, transcript_name(complete), SUMS} == files_of(complete, intervals=self.moments is not None)
         for name, text in files.items():
             write_text(folder / name, text)
         write_text(folder / SUMS, sums(folder))
@@ -96,11 +131,22 @@ def write_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def result_of(transcript: Transcript, records: Records) -> dict[str, Any] | None:
+def columns_of(schema: Schema, feature_names: Sequence[str], facts: Facts, *, intercept: bool) -> Columns:
+    """Numbers to report: of the schema's columns, or of features where there are others."""
+    if tuple(feature_names) == schema.feature_names:
+        return Columns.of_schema(schema, facts.row_norm, intercept=intercept)
+    scales, scale = split_intercept(np.ones(facts.n_features), facts.row_norm, intercept=intercept)
+    value = float(make_design(np.zeros((1, len(feature_names))), facts.row_norm, intercept=intercept)[0, -1])
+    return Columns.of_features(feature_names, scales, intercept=(float(scale), value) if intercept else None)
+
+
+def result_of(transcript: Transcript, records: Records, inference: Inference | None = None) -> dict[str, Any] | None:
     """On records that are declared public; None where there are none, or no model of their features."""
     if records.test is None or not transcript.complete:
         return None
-    model = model_of(transcript, records.schema, records.feature_names, intercept=records.intercept)
+    model = model_of(
+        transcript, records.schema, records.feature_names, intercept=records.intercept, inference=inference
+    )
     if not isinstance(model["coefficients"], dict):
         return None
     return exact_result(FittedModel.of(model), *records.test)
@@ -118,7 +164,7 @@ def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
     problem = dataclasses.replace(plan.problem, regulariser=L2(WEAK * sum(facts.sizes) * facts.row_norm**2))
     of_design = minimiser(problem, records.federation).reshape(facts.n_features, -1)
     slopes, constants = split_intercept(of_design.T, facts.row_norm, intercept=records.intercept)
-    model = model_of(outcome.transcript, records.schema, records.feature_names, intercept=records.intercept)
+    model = outcome.model
     named = dict(zip(records.feature_names, slopes.T.tolist(), strict=True))
     model |= {"coefficients": named, "intercept": constants.tolist() if records.intercept else None}
     assert records.test is not None
@@ -149,11 +195,23 @@ def execute(
             explain=lambda choice: prepared.log.add(f"path: {choice}"),
         )
 
-    return outcome_of(prepared, carry_out, past, audit)
+    def go_on(transcript: Transcript) -> Released | None:
+        records, plan = prepared.records, prepared.plan
+        if plan.moments is None:
+            return None
+        prepared.log.add("moments for intervals released")
+        columns = columns_of(records.schema, records.feature_names, plan.facts, intercept=records.intercept)
+        return release_moments(transcript, records.federation, columns, noise)
+
+    return outcome_of(prepared, carry_out, past, audit, go_on)
 
 
 def outcome_of(
-    prepared: Prepared, carry_out: Callable[[], Transcript], past: Past, audit: dict[str, Any] | None
+    prepared: Prepared,
+    carry_out: Callable[[], Transcript],
+    past: Past,
+    audit: dict[str, Any] | None,
+    go_on: Callable[[Transcript], Released | None] = lambda transcript: None,
 ) -> Outcome:
     """What a run, however it is carried out, comes to."""
     log, started = prepared.log, time.perf_counter()
@@ -171,6 +229,7 @@ def outcome_of(
             certificate=prepared.certificate(transcript.n_rounds, past=past, audit=audit),
             seconds=time.perf_counter() - started,
             log=log,
+            moments=go_on(transcript) if transcript.complete else None,
         )
 
 
@@ -235,11 +294,16 @@ def summary_of(transcript: Transcript, certificate: Certificate, result: dict[st
 
 
 def model_of(
-    transcript: Transcript, schema: Schema, feature_names: Sequence[str], *, intercept: bool
+    transcript: Transcript,
+    schema: Schema,
+    feature_names: Sequence[str],
+    *,
+    intercept: bool,
+    inference: Inference | None = None,
 ) -> dict[str, Any]:
     """Coefficients with all that is needed to apply them to a table: they are for rows that the schema encodes, held to
     the row norm. By feature, one number or one per class; a plain list where the model does not live on features."""
-    plan, model = transcript.plan, transcript.models[0]
+    plan, model = transcript.plan, transcript.models[0] if inference is None else inference.shrunk
     named: dict[str, Any] = {"intercept": None, "coefficients": model.tolist()}
     if len(model) == plan.problem.n_coefficients(plan.facts):
         of_design = model.reshape(plan.facts.n_features, -1).T

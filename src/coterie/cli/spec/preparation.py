@@ -120,7 +120,12 @@ def _make_plan(spec: Spec, facts: Facts) -> Plan:
         rounds=spec.algorithm.rounds,
         settings=_settings(spec.algorithm, facts, privacy),
     )
-    return rules.make_plan(make_problem(spec.problem, facts), facts, privacy, settled)
+    wanted = None
+    if spec.inference is not None:
+        # weights are squared in the variance of a sum, which only the robust one knows
+        robust = spec.inference.robust or spec.data.weight_column is not None
+        wanted = rules.Wanted(share=spec.inference.share, robust=robust)
+    return rules.make_plan(make_problem(spec.problem, facts), facts, privacy, settled, wanted)
 
 
 # --- records: a data set of the package, one file with a party column, or one file per party --------------------------

@@ -1,4 +1,4 @@
-"""A spec: the tables [data], [schema], [parties], [problem], [privacy], [algorithm] and [engine] of one TOML file."""
+"""A spec: [data], [schema], [parties], [problem], [privacy], [algorithm], [inference] and [engine] of one TOML file."""
 
 import dataclasses
 import tomllib
@@ -15,7 +15,7 @@ from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
 from coterie.promise import TRUST, UNITS, Privacy
 
-SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "engine")
+SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "inference", "engine")
 SOURCES = ("dataset", "file", "files")
 LOSSES = {
     "logistic": Logistic,
@@ -85,6 +85,15 @@ class AlgorithmSection:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class InferenceSection:
+    """What intervals are released for: `share` of the budget (by the rules where it is None), and their `level`."""
+
+    share: float | None
+    robust: bool
+    level: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineSection:
     """With a `seed` nothing is private. `checkpoint` and `checkpoint_every` are for the engine 'mpi'."""
 
@@ -109,6 +118,7 @@ class Spec:
     ledger: Path | None
     ledger_limit: tuple[float, float] | None
     algorithm: AlgorithmSection
+    inference: InferenceSection | None
     engine: EngineSection
 
     @property
@@ -126,7 +136,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     data = data_section(content["data"], path.parent)
     schema, data_derived = _schema(content.get("schema"), data, path.parent)
     privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
-    return Spec(
+    spec = Spec(
         text=text,
         data=data,
         schema=schema,
@@ -137,8 +147,14 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
         ledger=ledger,
         ledger_limit=limit,
         algorithm=algorithm_section(content.get("algorithm", {})),
+        inference=inference_section(content.get("inference")),
         engine=engine_section(content.get("engine", {}), path.parent, engine),
     )
+    if spec.inference is not None and spec.engine.name != "in-process":
+        raise InputError(f"inference: got one with the engine {spec.engine.name!r}; 'in-process' is needed")
+    if spec.inference is not None and data.preprocessing == "papers":
+        raise InputError("inference: got one with the papers' preprocessing, which has no units; 'public' is needed")
+    return spec
 
 
 def tables_of(text: str, path: Path) -> dict[str, Any]:
@@ -331,6 +347,18 @@ def algorithm_section(content: dict[str, Any]) -> AlgorithmSection:
         rounds=None if rounds is None else keys.whole(1, 10**5)("algorithm.rounds", rounds),
         settings={key: value for key, value in content.items() if key not in ("name", "rounds")},
     )
+
+
+def inference_section(content: Any) -> InferenceSection | None:
+    """None where the spec has no such table; an empty one asks for everything by the rules."""
+    if content is None:
+        return None
+    table = {
+        "share": Key(keys.fraction),
+        "robust": Key(keys.boolean, False),
+        "level": Key(keys.fraction, 0.95),
+    }
+    return InferenceSection(**keys.read_table("inference", content, table))
 
 
 def engine_section(content: Any, folder: Path, name: str | None = None) -> EngineSection:

@@ -10,7 +10,7 @@ from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, unique_keys
 from coterie.certificate.software import package_digest
 from coterie.certificate.statements import NO_TUNING
-from coterie.cli.spec.execution import SUMS, files_of, model_of, result_of, summary_of, transcript_name
+from coterie.cli.spec.execution import SUMS, columns_of, files_of, model_of, result_of, summary_of, transcript_name
 from coterie.cli.spec.preparation import Records, load_records, make_plan
 from coterie.cli.spec.reading import (
     DataSection,
@@ -18,6 +18,7 @@ from coterie.cli.spec.reading import (
     algorithm_section,
     data_section,
     engine_section,
+    inference_section,
     parties_section,
     privacy_section,
     problem_section,
@@ -27,6 +28,7 @@ from coterie.cli.spec.reading import (
 from coterie.data import Label, Schema
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.inference import Inference, Released, conclude
 from coterie.promise import Privacy
 from coterie.transcript import Transcript
 
@@ -90,7 +92,8 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
     document, notes = certificate.document, []
     present = {path.name for path in directory.iterdir()}
     complete = transcript_name(True) in present
-    for name in sorted(present ^ files_of(complete)):
+    with_intervals = certificate.plan.moments is not None
+    for name in sorted(present ^ files_of(complete, intervals=with_intervals)):
         what = "does not belong into" if name in present else "is missing from"
         raise InputError(f"certificate: {name!r} {what} the directory of a run")
     if _text(directory / "plan.json") != certificate.plan.to_json():
@@ -108,7 +111,8 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         )
     source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
     stated = _json(directory / "summary.json")
-    result = None if source.records is None else result_of(transcript, source.records)
+    inference = _check_intervals(directory, transcript, certificate, source) if complete and with_intervals else None
+    result = None if source.records is None else result_of(transcript, source.records, inference)
     if source.tested and isinstance(stated, dict):
         result = _stated_result(stated)
         notes.append("how good the model is on data.test is what the run told: those records are not here")
@@ -121,8 +125,8 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
     else:
         notes.append("certificate.md was worded by other code: its first lines agree, the rest was not compared")
     if complete:
-        _check_model(_json(directory / "model.json"), transcript, source)
-        agreeing.append("model")
+        _check_model(_json(directory / "model.json"), transcript, source, inference)
+        agreeing += ["model", *(["intervals"] if inference is not None else [])]
         if source.schema is None:
             notes.append("ranges and categories in model.json are those of a schema file that is not here")
     return agreeing, notes
@@ -161,7 +165,31 @@ def _json(path: Path) -> Any:
         raise InputError(f"certificate: {path.name} cannot be used ({error})") from None
 
 
-def _check_model(stated: Any, transcript: Transcript, source: Source) -> None:
+def _check_intervals(directory: Path, transcript: Transcript, certificate: Certificate, source: Source) -> Inference:
+    """Work the intervals out again from what was released."""
+    plan = certificate.plan
+    try:
+        schema = Schema.from_dict(_json(directory / "model.json")["schema"]) if source.schema is None else source.schema
+        level = _json(directory / "intervals.json")["level"]
+    except (KeyError, TypeError):
+        raise InputError("certificate: model.json or intervals.json is none of a run") from None
+    names = schema.feature_names if source.records is None else source.records.feature_names
+    inference = conclude(
+        plan,
+        Released.from_json(_text(directory / "moments.json"), plan),
+        columns_of(schema, names, plan.facts, intercept=source.intercept),
+        delta=certificate.delta,
+        reproducible=transcript.reproducible,
+    )
+    implied = json.loads(inference.to_json(level))
+    compare("intervals.json: ", implied, _json(directory / "intervals.json"), near_zero=_NEAR_ZERO)
+    for name, text in (("intervals.csv", inference.to_csv(level)), ("intervals.txt", inference.summary(level) + "\n")):
+        if certificate.document["software"]["package_digest"] == package_digest() and _text(directory / name) != text:
+            raise InputError(f"certificate: {name} does not say what intervals.json says")
+    return inference
+
+
+def _check_model(stated: Any, transcript: Transcript, source: Source, inference: Inference | None) -> None:
     """Everything in it follows from the transcript and the schema; of a schema that is not known, at least its labels
     and features must be those of the plan."""
     facts = transcript.plan.facts
@@ -182,7 +210,9 @@ def _check_model(stated: Any, transcript: Transcript, source: Source) -> None:
         raise InputError("certificate: the coefficients of model.json are not those of the features of its schema")
     if isinstance(coefficients, dict) and len(names) + source.intercept != facts.n_features:
         raise InputError(f"certificate: model.json has {len(names)} coefficients, the plan other features")
-    implied = json.loads(json.dumps(model_of(transcript, schema, names, intercept=source.intercept)))
+    implied = json.loads(
+        json.dumps(model_of(transcript, schema, names, intercept=source.intercept, inference=inference))
+    )
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
 
 
@@ -205,6 +235,7 @@ def _check_spec(text: str, path: Path, certificate: Certificate) -> Source:
         ledger=ledger,
         ledger_limit=limit,
         algorithm=algorithm_section(content.get("algorithm", {})),
+        inference=inference_section(content.get("inference")),
         engine=engine_section(content.get("engine", {}), path.parent),
     )
     _agree("privacy.delta", privacy.delta, certificate.delta)

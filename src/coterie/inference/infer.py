@@ -1,0 +1,207 @@
+"""Coefficients with intervals, from the moments that a plan releases at its model."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.data.federation import Federation
+from coterie.errors import InputError
+from coterie.inference.columns import Columns
+from coterie.inference.estimate import Equations, Stage
+from coterie.inference.releases import noise_std, release
+from coterie.inference.result import Inference, Setting
+from coterie.plan import Plan
+from coterie.privacy.accountants import check_delta
+from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.problems.losses import Huber, Logistic, Multinomial, Squared
+from coterie.transcript import Transcript
+
+SCORE = 2.0  # across a row of the largest norm, that the noise of a model for prediction may reach
+_METHODS = {
+    Logistic: "Logistic regression",
+    Multinomial: "Multinomial logistic regression",
+    Huber: "Huber regression",
+    Squared: "Least squares, gradients clipped",
+}
+
+
+class Released(NamedTuple):
+    """Values that left the parties, all of them noised: stage by stage where, gradient and Hessian; and the second
+    moment, if there is one."""
+
+    models: list[np.ndarray]
+    gradients: list[np.ndarray]
+    hessians: list[np.ndarray]
+    second_moment: np.ndarray | None
+
+    def to_json(self) -> str:
+        def plain(value: Any) -> Any:
+            return [plain(one) for one in value] if isinstance(value, list) else np.asarray(value).tolist()
+
+        content = {name: None if value is None else plain(value) for name, value in self._asdict().items()}
+        return json.dumps(content, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str, plan: Plan) -> "Released":
+        """What `to_json` wrote, of a plan's sizes."""
+        p = plan.problem.n_coefficients(plan.facts)
+        assert plan.moments is not None
+        n_stages, robust = len(plan.moments.gradient_multipliers), plan.moments.second_moment_multiplier is not None
+        shapes = {"models": (n_stages, p), "gradients": (n_stages, p), "hessians": (n_stages, p, p)}
+        shapes |= {"second_moment": (p, p)} if robust else {}
+        try:
+            content = json.loads(text)
+            found = {name: np.asarray(content[name], dtype=float) for name in shapes}
+            fits = content.keys() == {*cls._fields} and (robust or content["second_moment"] is None)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            found, fits = {}, False
+        if not fits or any(found[n].shape != s or not np.isfinite(found[n]).all() for n, s in shapes.items()):
+            raise InputError("moments: they do not fit the plan; finite numbers of its sizes are needed")
+        models, gradients, hessians = (list(found[name]) for name in ("models", "gradients", "hessians"))
+        return cls(models, gradients, hessians, found.get("second_moment"))
+
+
+def infer(
+    transcript: Transcript,
+    federation: Federation,
+    *,
+    delta: float,
+    columns: Columns | None = None,
+    noise: NoiseSource | None = None,
+) -> Inference:
+    """Release the moments of a run's plan, once, and work out estimates and intervals from them.
+
+    transcript: of a complete run whose plan has moments, as `rules.make_plan(..., inference=...)` makes it; what it
+    states as its loss includes them. columns: which numbers are reported; one a feature, as the design has it, when
+    left out. delta: at which the loss is shown.
+    """
+    check_delta(delta)
+    columns = _usual_columns(transcript.plan) if columns is None else columns
+    source = SystemEntropy() if noise is None else noise
+    released = release_moments(transcript, federation, columns, source)
+    reproducible = transcript.reproducible or source.reproducible
+    return conclude(transcript.plan, released, columns, delta=delta, reproducible=reproducible)
+
+
+def release_moments(transcript: Transcript, federation: Federation, columns: Columns, source: NoiseSource) -> Released:
+    """What `infer` releases; `columns` say along what no data can tell coefficients apart."""
+    plan = transcript.plan
+    if plan.moments is None:
+        raise InputError("transcript: its plan has no moments; make the plan with inference to have them priced")
+    if federation.facts != plan.facts:
+        raise InputError("federation: its public facts differ from those the plan was made for")
+    if not transcript.complete or transcript.models.shape != (1, plan.problem.n_coefficients(plan.facts)):
+        raise InputError("transcript: one complete run with a model on the columns of the design is needed")
+    released = Released([], [], [], None)
+    model = transcript.models[0]
+    work = _Work.of(plan, columns)
+    for k in range(len(plan.moments.gradient_multipliers)):
+        released.models.append(model)
+        released.gradients.append(release(plan, federation, "gradient", k, model, source))
+        released.hessians.append(release(plan, federation, "curvature", k, model, source))
+        model = work.basis @ work.equations(released).next_model(plan.facts.row_norm)
+    if plan.moments.second_moment_multiplier is not None:
+        at, stage = work.basis @ work.shrunk(released), len(released.models)
+        released = released._replace(second_moment=release(plan, federation, "second_moment", stage, at, source))
+    return released
+
+
+class _Work(NamedTuple):
+    """Coordinates in which data can tell coefficients apart."""
+
+    plan: Plan
+    basis: np.ndarray
+    constant: np.ndarray | None
+
+    @classmethod
+    def of(cls, plan: Plan, columns: Columns) -> "_Work":
+        columns = columns.of_outputs(plan.problem.loss, plan.facts)
+        basis = columns.basis()
+        basis = np.eye(plan.problem.n_coefficients(plan.facts)) if basis is None else basis
+        return cls(plan, basis, None if columns.constant is None else basis.T @ columns.constant)
+
+    def equations(self, released: Released) -> Equations:
+        stages = [
+            Stage(
+                self.basis.T @ model,
+                self.basis.T @ gradient,
+                self.basis.T @ hessian @ self.basis,
+                noise_std(self.plan, "gradient", k),
+                noise_std(self.plan, "curvature", k),
+            )
+            for k, (model, gradient, hessian) in enumerate(
+                zip(released.models[: len(released.hessians)], released.gradients, released.hessians, strict=True)
+            )
+        ]
+        second = released.second_moment
+        facts = self.plan.facts
+        return Equations(
+            stages,
+            constant=self.constant,
+            record_weight=self.plan.problem.largest_record_weight(facts.largest, facts),
+            second_moment=None if second is None else self.basis.T @ second @ self.basis,
+        )
+
+    def shrunk(self, released: Released) -> np.ndarray:
+        """For prediction: the regulariser, and as much more as keeps noise from scores beyond SCORE."""
+        facts, equations = self.plan.facts, self.equations(released)
+        score = SCORE if facts.label_bound is None else facts.label_bound
+        against_noise = equations.gradient_std * facts.row_norm / score
+        return equations.solve(ridge=self.plan.problem.regulariser.l2 + against_noise)
+
+
+def conclude(plan: Plan, released: Released, columns: Columns, *, delta: float, reproducible: bool) -> Inference:
+    """Estimates and intervals from what was released, and from that alone."""
+    work = _Work.of(plan, columns)
+    columns = columns.of_outputs(plan.problem.loss, plan.facts)
+    robust = released.second_moment is not None
+    return Inference(
+        names=columns.names,
+        contrasts=columns.contrasts @ work.basis,
+        groups={name: tuple(places) for name, places in columns.groups.items()},
+        equations=work.equations(released),
+        shrunk=work.basis @ work.shrunk(released),
+        setting=Setting(
+            method=_METHODS[type(plan.problem.loss)],
+            odds=isinstance(plan.problem.loss, (Logistic, Multinomial)),
+            robust=robust,
+            n_records=sum(plan.facts.sizes),
+            n_parties=plan.facts.n_parties,
+            epsilon=plan.epsilon(delta),
+            delta=delta,
+            reproducible=reproducible,
+            notes=tuple(_notes(plan, robust)),
+        ),
+    )
+
+
+def _usual_columns(plan: Plan) -> Columns:
+    names = [f"x{i}" for i in range(plan.facts.n_features)]
+    return Columns.of_features(names, np.ones(len(names)))
+
+
+def _notes(plan: Plan, robust: bool) -> Iterator[str]:
+    """What is estimated, and what moves it away from the model without bounds."""
+    facts, problem = plan.facts, plan.problem
+    yield (
+        "Estimated are the coefficients that fit the population best, on rows within the bounds: rows longer than "
+        f"{facts.row_norm:.6g} count as if shortened to it."
+    )
+    if facts.label_bound is not None:
+        yield f"Labels beyond ±{facts.label_bound:.6g} count as if they were that."
+    if problem.regulariser.l2 or not problem.regulariser.smooth:
+        yield "The regulariser pulls the fitted model, not these estimates: gradients are those of the loss alone."
+    clip = None if plan.moments is None else plan.moments.clip
+    if clip is not None:
+        yield f"The gradient of a record is clipped to {clip:.6g}: large residuals count less, as in Huber regression."
+    if problem.class_weight is not None or problem.party_weight is not None or facts.weight_bound != 1:
+        yield "Records are weighted; the population is the weighted one."
+    if robust:
+        yield "Standard errors are robust: from the second moment of gradients, not from the model's variance."
+    else:
+        yield "Standard errors are the model's: right where its probabilities are; robust=True does not need that."
+    if math.isinf(problem.loss.lipschitz) and clip is None:
+        yield "Nothing bounds the influence of a record."

@@ -1,0 +1,79 @@
+"""Carrying out the moments of a plan: contributions of the parties, noised by their channel or each by itself."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.data.federation import Federation
+from coterie.network.channels import Curator
+from coterie.plan import Plan
+from coterie.privacy.moments import packed_size, unpacked
+from coterie.privacy.noise import NoiseSource, Purpose, draw_many, law_for
+from coterie.privacy.release import unit_noise
+from coterie.problems.problem import Records
+
+
+def release(
+    plan: Plan, federation: Federation, purpose: Purpose, stage: int, at: np.ndarray, source: NoiseSource
+) -> np.ndarray:
+    """The noised sum over all parties; Hessians and second moments as matrices."""
+    p, n_rows = plan.problem.n_coefficients(plan.facts), plan.noise_rows
+    size, channel = p if purpose == "gradient" else packed_size(p), plan.algorithm.channel
+    grant: Any = _granted(plan, purpose, stage)
+    keys = [(0, row, stage) for row in range(n_rows)]
+    with jax.enable_x64(True):
+        contributions = _contributions(plan, federation, purpose, stage, jnp.asarray(at))
+        units = jnp.asarray(draw_many(source, law_for("gaussian", "value"), size, keys, purpose, n_rows))
+        if channel.aggregates:
+            value = channel.aggregate(contributions, grant, unit_noise(units, None)).value  # type: ignore[attr-defined]
+        else:
+            value = _each_alone(grant, contributions, units).value.sum(axis=0)
+        total = np.asarray(value)
+    return total if purpose == "gradient" else unpacked(total, p)
+
+
+@jax.jit
+def _each_alone(grant: Any, contributions: Any, units: jax.Array) -> Any:
+    """Every party noises its own: a sum of one contribution."""
+
+    def alone(contribution: Any, unit: jax.Array) -> Any:
+        stacked = jax.tree.map(lambda a: a[None], contribution)
+        return Curator().aggregate(stacked, grant, unit_noise(unit[None], None))
+
+    return jax.vmap(alone)(contributions, units)
+
+
+@functools.partial(jax.jit, static_argnames="purpose")
+def _contributed(grant: Any, records: Records, at: jax.Array, *, purpose: Purpose) -> Any:
+    return jax.vmap(lambda one: getattr(grant, purpose)(grant.problem, one, at=at))(records)
+
+
+def noise_std(plan: Plan, purpose: Purpose, stage: int) -> float:
+    """Of the noise on the sum over all parties."""
+    channel, n_parties = plan.algorithm.channel, plan.facts.n_parties
+    many = channel.noise(n_parties).total if channel.aggregates else math.sqrt(n_parties)
+    return many * _granted(plan, purpose, stage).scales.noise_std
+
+
+def _granted(plan: Plan, purpose: Purpose, stage: int, party: int = 0) -> Any:
+    [grant] = [g.grant for g in plan.moment_grants(party) if (g.purpose, g.stage) == (purpose, stage)]
+    return grant
+
+
+def _contributions(plan: Plan, federation: Federation, purpose: Purpose, stage: int, at: jax.Array) -> Any:
+    """Stacked in the order of parties; those of one size are worked out together."""
+    sizes = np.asarray(plan.facts.sizes)
+    found, order = [], []
+    for size in np.unique(sizes):
+        parties = np.flatnonzero(sizes == size)
+        grant = _granted(plan, purpose, stage, int(parties[0]))
+        columns = zip(*(plan.problem.records(federation.shards[i]) for i in parties), strict=True)
+        records = Records(*(jnp.asarray(np.stack(column)) for column in columns))
+        found.append(_contributed(grant, records, at, purpose=purpose))
+        order.append(parties)
+    back = np.argsort(np.concatenate(order))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
