@@ -176,11 +176,12 @@ def _import(path: Path) -> None:
     lock, head = path.with_name(path.name + ".lock"), path.with_name(path.name + ".head")
     new, old = path.with_name(f".{path.name}.new"), path.with_name(path.name + ".old")
     try:
+        _parsed(path, _content(path), None)  # first of all, so that no lock is left beside a file that is no ledger
         with FileLock(lock, timeout=LOCK_TIMEOUT_S):
             with contextlib.suppress(NoLedgerError):
                 Ledger.open(path).close()
                 return  # somebody else has done it
-            content = path.read_bytes() if path.stat().st_size <= LARGEST_OLD else b""
+            content = _content(path)
             limit, charges = _parsed(path, content, _old_head(head))
             if not path.stat().st_mode & 0o222:  # which nothing else would tell a superuser
                 raise LedgerError(f"ledger: {str(path)!r} is write-protected; nothing was charged")
@@ -200,6 +201,10 @@ def _import(path: Path) -> None:
         if isinstance(error, LedgerError):
             raise
         raise LedgerError(f"ledger: {str(path)!r} cannot be written ({error.strerror}); nothing was charged") from None
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.stat().st_size <= LARGEST_OLD else b""
 
 
 def _old_head(head: Path) -> str | None:

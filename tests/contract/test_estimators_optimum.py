@@ -77,7 +77,7 @@ def test_lasso_with_squared_loss(l1):
 
 
 def test_the_regularised_constant_column_keeps_rows_within_the_bound():
-    model = PrivateRidge(**EXACT, bounds=0.7).fit(X * 1e9, SCORE)
+    model = PrivateRidge(**EXACT, bounds=0.7, label_bound=1.0).fit(X * 1e9, SCORE)
     norms = np.linalg.norm(model.design(np.vstack([X * 1e9, X * 1e200, np.zeros((1, 4))])), axis=1)
     assert norms.max() <= 0.7 * (1 + 1e-15)
     np.testing.assert_allclose(norms[:-1], 0.7)

@@ -248,6 +248,58 @@ def test_another_certificate(forged, change):
     forged.refused()
 
 
+def values_of(content, path=()):
+    """Every number, word and truth in a document, by the keys that lead to it."""
+    if isinstance(content, (dict, list)):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from values_of(value, (*path, key))
+    else:
+        yield path, content
+
+
+def another(value):
+    if isinstance(value, bool) or value is None:
+        return not value
+    return value + "x" if isinstance(value, str) else value * 1.5 + 1
+
+
+# what nothing in a directory implies: versions of packages and of Python elsewhere, and which machine it was
+UNKNOWABLE = ("software",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["certificate.json", "summary.json", "model.json"])
+def test_every_single_value_is_checked(hospitals, tmp_path, name):
+    """Each one changed by itself, with all digests and sums made right again: over a hundred forgeries in all."""
+    forged = Forged(hospitals, tmp_path)
+    original = {path.name: path.read_bytes() for path in forged.folder.iterdir()}
+    accepted, tried = [], 0
+    for path, value in values_of(json.loads(original[name])):
+        if path[0] in UNKNOWABLE or path == ("digest",):
+            continue
+
+        def change(content, path=path, value=value):
+            for key in path[:-1]:
+                content = content[key]
+            content[path[-1]] = another(value)
+
+        tried += 1
+        try:
+            if name == "certificate.json":
+                forged.certificate(change)
+            else:
+                forged.json(name, change)
+            (forged.folder / "SHA256SUMS").write_text(sums(forged.folder))
+            verify_path(forged.folder)
+            accepted.append(path)
+        except InputError:
+            pass
+        for file, content in original.items():
+            (forged.folder / file).write_bytes(content)
+    assert tried >= 10
+    assert accepted == []
+
+
 def test_another_transcript(forged):
     releases = Transcript.load(forged.folder / "transcript.npz").releases
     for changes in (

@@ -40,7 +40,7 @@ TELL_AND_RUN = (
 )
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, 1, None], ids=["the first", "another", "all, by mpiexec"])
 def test_ranks_stop_together(coterie, tmp_path, rank):
     Spending.create(tmp_path / "spent.json")
     (tmp_path / "spec.toml").write_text(SPEC)
@@ -56,7 +56,10 @@ def test_ranks_stop_together(coterie, tmp_path, rank):
                 break
             time.sleep(0.1)
         time.sleep(1)
-        os.kill(int((tmp_path / f"rank-{rank}").read_text()), signal.SIGINT)
+        if rank is None:
+            job.send_signal(signal.SIGUSR1)  # which mpiexec hands on
+        else:
+            os.kill(int((tmp_path / f"rank-{rank}").read_text()), signal.SIGINT)
         out, told = job.communicate(timeout=120)
     finally:
         job.kill()

@@ -47,8 +47,8 @@ def test_public_adult_reads_nothing_off_the_data(papers):
     never = public.feature_names.index("workclass=Never-worked")
     assert len(set(public.X[:, never])) == 1  # documented, but in no complete row
     norms = np.linalg.norm(public.X, axis=1)
-    assert np.mean(norms > 1) < 0.01
-    assert norms.mean() > 0.7
+    assert np.mean(norms > 1) < 0.3
+    assert norms.mean() > 0.8
     np.testing.assert_array_equal(public.y, papers.y)
 
 

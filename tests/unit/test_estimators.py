@@ -206,8 +206,8 @@ def test_pickle_keeps_model_transcript_and_certificate(fitted):
         (logistic(epsilon=math.inf), Y),
         (logistic(epsilon=math.inf, classes=None), np.digitize(SCORE, [-1.0, 1.0])),
         (PrivateLinearSVC(**{**BUDGET, "epsilon": math.inf}, fit_intercept=False), Y),
-        (PrivateRidge(**{**BUDGET, "epsilon": math.inf}), SCORE),
-        (PrivateLasso(**{**BUDGET, "epsilon": math.inf}), SCORE),
+        (PrivateRidge(**{**BUDGET, "epsilon": math.inf}, label_bound=1.0), SCORE),
+        (PrivateLasso(**{**BUDGET, "epsilon": math.inf}, label_bound=1.0), SCORE),
     ],
 )
 def test_the_plain_model_predicts_the_same(model, y):

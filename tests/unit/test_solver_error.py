@@ -1,4 +1,5 @@
-"""Solvers that stop short are paid for: two of them may each be off by all that their tolerance allows, either way.
+"""What grants cost, without running anything. Solvers that stop short are paid for: two of them may each be off by all
+that their tolerance allows, either way.
 
 Losses are straight lines with slopes +1 and -1, so minimisers are known, and parties have so many records that the
 tolerance counts: beside it, the grid's and the last digits' share of a price would not hide a forgotten error.
@@ -9,6 +10,7 @@ import math
 import numpy as np
 import pytest
 
+from coterie.errors import PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.topology import make_topology
 from coterie.privacy.events import PEER, Both, Pure
@@ -21,20 +23,19 @@ from coterie.problems import L2, HuberisedHinge, Problem
 N_RECORDS, N_PARTIES, WEIGHT, ROW_NORM, PROX_STEP, RELAXATION = 10**8, 4, 1e-8, 3.0, 0.5, 0.5
 SLOPE = WEIGHT * ROW_NORM  # of one record
 PROBLEM = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.1), record_weight=WEIGHT)
-PUBLIC = Facts(
-    parties=tuple("abcd"), sizes=(N_RECORDS,) * N_PARTIES, n_features=1, row_norm=ROW_NORM, labels=("-", "+"),
-    label_bound=None,
-)  # fmt: skip
 GRAPH = make_topology("complete", N_PARTIES)
 STEP = {"prox_step": PROX_STEP, "relaxation": RELAXATION}
 
 
-def facts(unit, adjacency="replace-one"):
-    return PartyFacts.of(0, PROBLEM, PUBLIC, int(GRAPH.degrees[0]), adjacency, unit)
+def facts(unit, adjacency="replace-one", n_records=N_RECORDS):
+    public = Facts(
+        parties=tuple("abcd"), sizes=(n_records,) * N_PARTIES, n_features=1, row_norm=ROW_NORM, labels=("-", "+")
+    )
+    return PartyFacts.of(0, PROBLEM, public, int(GRAPH.degrees[0]), adjacency, unit)
 
 
-def granted(mechanism, unit="record"):
-    return mechanism.grant(0, 0, PROBLEM, facts(unit))
+def granted(mechanism, unit="record", n_records=N_RECORDS):
+    return mechanism.grant(0, 0, PROBLEM, facts(unit, n_records=n_records))
 
 
 def convexity(grant):
@@ -121,10 +122,11 @@ def test_a_peer_pays_for_the_solvers_of_all_steps_that_hide_a_visit():
         SoloPerturbation(extra_l2=1.0, noise_rate=1e6),
     ],
 )
-def test_a_noised_objective_pays_for_its_solver_too(mechanism):
+@pytest.mark.parametrize("n_records", [1, N_RECORDS])
+def test_a_noised_objective_pays_for_its_solver_too(mechanism, n_records):
     """The proofs are of the exact minimiser; what two solvers differ by is hidden by output noise, at a price of its
     own that comes on top."""
-    grant = granted(mechanism)
+    grant = granted(mechanism, n_records=n_records)
     assert isinstance(grant.event, Both)
     exact, _ = grant.event.events
     # the noise inside the objective is not drawn exactly, which moves minimisers as a solver's error does
@@ -145,3 +147,30 @@ def test_a_noised_objective_pays_for_its_solver_too(mechanism):
         assert exact.jacobian == pytest.approx(
             WEIGHT * PROBLEM.loss.smoothness * ROW_NORM**2 / convexity(grant), rel=1e-12
         )
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_a_party_gradient_that_is_clipped_as_a_whole_protects_no_record_more_than_the_party(adjacency):
+    """One record of many can turn the whole gradient round, also where it is only taken away."""
+    clip = 0.25
+    mechanism = BroadcastNoise(**STEP, noise_multiplier=2.0, clip=clip)
+    grant = mechanism.grant(0, 0, PROBLEM, facts("record", adjacency))
+    reach = PROX_STEP * N_RECORDS * WEIGHT * clip
+    assert grant.scales.radius == pytest.approx(reach)
+    assert grant.event.ratio * grant.scales.noise_std >= 2 * reach
+    moves = LocalNoise(**STEP, noise_multiplier=2.0, clip=clip).grant(0, 0, PROBLEM, facts("record", adjacency))
+    assert moves.event.ratio * moves.scales.noise_std >= 2 * clip
+
+
+def test_without_strong_convexity_there_is_no_grant():
+    flat = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.0), record_weight=WEIGHT)
+    for noise in ({"noise_multiplier": 2.0}, {"noise_rate": 1.0}):
+        with pytest.raises(PrivacyPreconditionError, match="must be positive"):
+            SoloPerturbation(**noise).grant(0, 0, flat, facts("record"))
+
+
+def test_clean_states_that_overshoot_are_refused():
+    with pytest.raises(PrivacyPreconditionError, match="overshoot"):
+        SumNoise(prox_step=PROX_STEP, relaxation=0.51, noise_multiplier=2.0).grant(0, 0, PROBLEM, facts("party"))
+    with pytest.raises(PrivacyPreconditionError, match="less than"):
+        BroadcastNoise(prox_step=PROX_STEP, relaxation=1.0, noise_multiplier=2.0).grant(0, 0, PROBLEM, facts("party"))

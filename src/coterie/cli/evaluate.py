@@ -27,7 +27,12 @@ def evaluate(
     party_column: Annotated[
         str | None, typer.Option(help="The column that names each row's party; one party when left out.")
     ] = None,
-    trust: Annotated[str, typer.Option(help="none, curator or secure-sum: who is trusted with counts.")] = "none",
+    trust: Annotated[
+        str, typer.Option(help="none, pairs, curator or secure-sum: who is trusted with counts.")
+    ] = "none",
+    colluders: Annotated[
+        int | None, typer.Option(help="With pairs: parties that may put what they see together.")
+    ] = None,
     records_per_person: Annotated[int, typer.Option(help="Records that one person may have at a party.")] = 1,
     ledger: Annotated[Path | None, typer.Option(help="The ledger of these records, which is charged first.")] = None,
     encoding: Annotated[str, ENCODING] = "utf-8",
@@ -83,14 +88,13 @@ def evaluate(
         parties=parties,
         metrics=("accuracy", "class-error", "auc", *calibration),
         trust=trust,  # type: ignore[arg-type]  # checked there
+        colluders=colluders,
         records_per_person=records_per_person,
         public=public,
         ledger=None if ledger is None else Spending(path=ledger),
     )
     if not json_line:
         typer.echo(str(found))
-        if model.labels is not None:
-            typer.echo("classes: " + ", ".join(f"{place} = {text}" for place, text in enumerate(model.labels)))
         return
     metrics = {name: {"value": _plain(m.value), "noise": _plain(m.standard_error)} for name, m in found.metrics.items()}
     told = {"verdict": list(found.verdict), "metrics": metrics, "majority_error": found.majority_error}

@@ -47,12 +47,13 @@ def run(
 
     The directory holds the spec, the plan, the transcript, the certificate, the model and a log; it appears complete or
     not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by
-    Ctrl-C or SIGTERM (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run spec.toml
-    --engine mpi.
+    Ctrl-C, SIGTERM or SIGUSR1 (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run
+    spec.toml --engine mpi.
     """
     from coterie.stopping import stoppable
 
-    with stoppable(signal.SIGINT, signal.SIGTERM) as stop:
+    # the last one is what mpiexec and batch systems hand on to the ranks; Ctrl-C at mpiexec kills them
+    with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) as stop:
         stop.patience = 0  # until something is charged
         try:
             _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)

@@ -89,9 +89,9 @@ def check(
         typer.echo(json.dumps({**told, "fits": not refused, "misfits": checked.misfits}))
         raise typer.Exit(2 if refused else 0)
     for row in checked.misfits:
-        value = f" ({row['value']!r})" if "value" in row else ""
+        value = f" ({row['value']!r})" if "value" in row and row["what"] != "missing" else ""
         clipped = "" if row["refused"] else " and will be clipped"
-        cells = f"{row['count']:,} cell{'s' if row['count'] > 1 else ''}"
+        cells = f"{row['count']:,} cells are" if row["count"] > 1 else "1 cell is"
         typer.echo(
             f"column {row['column']!r}: {cells} {row['what']}{clipped}, first in {row['first']}{value}; "
             f"{row['needed']} is needed"

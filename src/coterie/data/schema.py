@@ -4,10 +4,10 @@ the preprocessing that follows from them alone.
 Every constant is public, so encoding looks at no record but the one it encodes. Where centre and scale of a number are
 left open they are mean and standard deviation of a value that is spread evenly over the range; one feature for each of
 k categories, less 1/k, is centred in the same way. All features are divided by `longest_row`, so that rows of that norm
-get norm 1, to which longer ones are cut. Left open, it is the norm that one row in twenty would exceed if values were
-spread evenly over their ranges (by the first two moments of its square), or the longest that there can be if that is
-less: rows of categories alone are never cut. Dividing by the longest possible row would cut none, and leave the others
-too short against the noise (`docs/schema.md` has the measurement).
+get norm 1, to which longer ones are cut. Left open, it is the root mean square norm of rows whose values are spread
+evenly over their ranges, or the longest that there can be if that is less: rows of categories alone are never cut.
+Dividing by the longest possible row would cut none, and leave the others too short against the noise
+(`docs/schema.md`).
 """
 
 import dataclasses
@@ -29,7 +29,6 @@ NUMBER = "no finite number"
 MISSING = "missing"
 UNLISTED = "something else"
 OUTSIDE = "outside the range"
-_ONE_IN_TWENTY = 1.645  # standard deviations above the mean
 _SHOWN = 12  # texts of a list in a sentence
 _OR_MISSING = ", or missing = true in the schema,"
 
@@ -484,8 +483,7 @@ class Schema:
     def _unit(self) -> float:
         if self.longest_row is not None:
             return float(self.longest_row)
-        mean, variance = self._usual
-        return min(math.sqrt(mean + _ONE_IN_TWENTY * math.sqrt(variance)), self._longest)
+        return min(math.sqrt(self._usual[0]), self._longest)
 
     @property
     def _longest(self) -> float:

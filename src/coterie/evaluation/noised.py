@@ -67,6 +67,7 @@ class Evaluation:
     reproducible: bool
     majority_error: float | None = None
     calibration_error: float | None = None
+    classes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return evaluation_text(self)
@@ -116,7 +117,7 @@ def evaluate(
         if (epsilon, delta, adjacency, ledger) != (None, None, None, None):
             raise InputError("public: got True with epsilon, delta, adjacency or ledger; public records cost nothing")
         found = {name: metric(name, cells[TABLE_OF[name]].table(), 0.0, (0.0, 0.0)) for name in names}
-        baselines = _baselines({table: cells[table].table() for table in cells}, names)
+        baselines = _baselines(model, {table: cells[table].table() for table in cells}, names)
         return Evaluation(found, 0.0, 0.0, None, 0.0, 0.0, public=True, reproducible=False, **baselines)
     if epsilon is None or delta is None or adjacency is None:
         raise InputError(
@@ -167,12 +168,13 @@ def evaluate(
         delta + sum(d for _, _, d in past),
         public=False,
         reproducible=source.reproducible,
-        **_baselines(released, names),
+        **_baselines(model, released, names),
     )
 
 
-def _baselines(tables: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, float]:
-    told = {"majority_error": majority_error(tables["answers"])} if "answers" in tables else {}
+def _baselines(model: Any, tables: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {"classes": tuple(map(str, getattr(model, "labels", None) or model.classes_))}
+    told |= {"majority_error": majority_error(tables["answers"])} if "answers" in tables else {}
     return {**told, **({"calibration_error": calibration_error(tables["scores"])} if "calibration" in names else {})}
 
 
@@ -191,7 +193,8 @@ def evaluation_text(found: Evaluation) -> str:
             lines.append(("AUC", f"{told.value:.3f}", f"± {told.standard_error:.3f}", "0.500"))
         elif name == "class-error":
             errors = zip(told.value, told.standard_error, strict=True)
-            lines += [(f"error of class {k}", percent(e), f"± {percent(s)}", "") for k, (e, s) in enumerate(errors)]
+            by_class = zip(found.classes, errors, strict=True)
+            lines += [(f"error where {name}", percent(e), f"± {percent(s)}", "") for name, (e, s) in by_class]
         elif found.calibration_error is not None:
             lines.append(("calibration error", percent(found.calibration_error), "", ""))
     widths = [max(len(line[place]) for line in lines) for place in range(4)]

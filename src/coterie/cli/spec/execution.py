@@ -25,7 +25,6 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.problems import L2
 from coterie.rundir import new_directory
 from coterie.spending import Spending
 from coterie.stopping import stoppable
@@ -33,6 +32,7 @@ from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
 SUMS = "SHA256SUMS"
+MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
 WEAK = 1e-6  # l2 of the line without privacy, for each record
 _ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
@@ -153,20 +153,28 @@ def result_of(transcript: Transcript, records: Records, inference: Inference | N
 
 
 def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
-    """The same on the same records for the optimum without noise, hardly regularised: a release of the exact optimum,
-    and only for records that are declared public."""
-    records, plan = outcome.records, outcome.transcript.plan
+    """The same on the same records for the best fit without noise, by scikit-learn: a release of the exact optimum, and
+    only for records that are declared public."""
+    records, facts = outcome.records, outcome.transcript.plan.facts
     if outcome.result is None or not records.public or find_spec("sklearn") is None:
         return None
-    from coterie.estimators.exact import minimiser
+    from sklearn.linear_model import LogisticRegression, Ridge
 
-    facts = plan.facts
-    problem = dataclasses.replace(plan.problem, regulariser=L2(WEAK * sum(facts.sizes) * facts.row_norm**2))
-    of_design = minimiser(problem, records.federation).reshape(facts.n_features, -1)
-    slopes, constants = split_intercept(of_design.T, facts.row_norm, intercept=records.intercept)
-    model = outcome.model
-    named = dict(zip(records.feature_names, slopes.T.tolist(), strict=True))
-    model |= {"coefficients": named, "intercept": constants.tolist() if records.intercept else None}
+    X, y, weight = records.federation.pooled
+    l2 = WEAK * len(y) * facts.row_norm**2
+    if facts.labels is None:
+        fitted: Any = Ridge(alpha=l2, fit_intercept=False).fit(X, y, weight)
+    else:
+        fitted = LogisticRegression(C=1 / l2, fit_intercept=False, max_iter=1000).fit(X, y, weight)
+    slopes, constants = split_intercept(np.atleast_2d(fitted.coef_), facts.row_norm, intercept=records.intercept)
+    model = {
+        "schema": records.schema.to_dict(),
+        "loss": "Huber" if facts.labels is None else "Logistic",
+        "labels": facts.labels,
+        "row_norm": facts.row_norm,
+        "coefficients": dict(zip(records.feature_names, slopes.T.tolist(), strict=True)),
+        "intercept": constants.tolist(),
+    }
     assert records.test is not None
     return exact_result(FittedModel.of(model), *records.test)
 
@@ -268,7 +276,7 @@ def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
     plan = made.plan if isinstance(made, Prepared) else made.transcript.plan
     told = cautions(plan, made.spec.privacy.delta)
     schema, derived = made.records.schema, plan.facts.data_derived
-    if not derived and schema.share_cut_at(plan.facts.row_norm) > 0.5:
+    if not derived and schema.share_cut_at(plan.facts.row_norm) > MOST_ROWS:
         told += ("most rows will be cut to the row norm: by the schema they are longer; raise longest_row in it",)
     return told
 

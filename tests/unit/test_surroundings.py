@@ -1,0 +1,198 @@
+"""What a fit sees of the program around it, and what it warns of: mistakes that gave a clean certificate before."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
+
+import coterie
+from coterie import Privacy, PrivateLogisticRegression, PrivateRidge, PrivateScorer, Schema, SchemaEncoder, Spending
+from coterie.data import CategoryColumn, Label, NumberColumn
+from coterie.errors import InputError, PrivacyWarning
+from coterie.estimators.surroundings import fitted_preprocessing, standardised
+
+RNG = np.random.default_rng(3)
+X = RNG.uniform(0.1, 1.0, size=(120, 2)) / 2
+Y = np.where(X[:, 0] + RNG.normal(0, 0.1, 120) > 0.27, "yes", "no")
+WORDS = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "replace-one"}
+BUDGET = {**WORDS, "trust": "curator"}  # gradient steps compile fastest
+SCHEMA = Schema(
+    (NumberColumn("age", 0, 100, missing=True), CategoryColumn("smoker", ("never", "ever"), other=True)),
+    Label("ill", ("no", "yes")),
+)
+TABLE = {"age": ["39", "", "70", "25"] * 30, "smoker": ["never", "ever", "vapes", "never"] * 30}
+
+
+def model(**more):
+    return PrivateLogisticRegression(**{**BUDGET, "classes": ("no", "yes"), "rounds": 2, **more})
+
+
+def certificate(estimator, rows=X):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fitted = estimator.fit(rows, Y)
+    last = fitted[-1] if isinstance(fitted, Pipeline) else fitted
+    return last.certificate_, [str(warning.message) for warning in told if warning.category is PrivacyWarning]
+
+
+@pytest.mark.parametrize(
+    ("step", "names"),
+    [
+        (StandardScaler(), {"StandardScaler"}),
+        (MinMaxScaler(), {"MinMaxScaler"}),
+        (SimpleImputer(), {"SimpleImputer"}),
+        (make_pipeline(SimpleImputer(), MinMaxScaler()), {"SimpleImputer", "MinMaxScaler"}),
+        (FeatureUnion([("a", MinMaxScaler()), ("b", "passthrough")]), {"MinMaxScaler"}),
+        (ColumnTransformer([("a", MinMaxScaler(), [0])], remainder="passthrough"), {"MinMaxScaler"}),
+        (ColumnTransformer([("a", OneHotEncoder(sparse_output=False), [0])]), {"OneHotEncoder"}),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, set) else "",
+)
+def test_steps_that_were_fitted_on_the_records_are_seen(step, names):
+    assert set(Pipeline([("before", step), ("last", Last())]).fit(X, Y)[-1].found_) == names
+
+
+class Last(BaseEstimator):
+    """Looks around when it is fitted, as a private model does."""
+
+    def fit(self, X, y):
+        self.found_ = fitted_preprocessing()
+        return self
+
+
+def test_a_fitted_step_voids_the_certificate():
+    found, told = certificate(make_pipeline(MinMaxScaler(), model()))
+    assert found.void == ("MinMaxScaler was read off the data",)
+    assert "VOID as a guarantee: MinMaxScaler was read off the data" in told
+
+
+@pytest.mark.parametrize("step", [FunctionTransformer(np.sqrt), Normalizer(), "passthrough"], ids=str)
+def test_steps_that_look_at_one_row_at_a_time_are_not(step):
+    assert Pipeline([("before", step), ("last", Last())]).fit(X, Y)[-1].found_ == ()
+
+
+def test_what_cannot_be_seen_is_declared():
+    found, _ = certificate(make_pipeline(FunctionTransformer(np.sqrt), model()))
+    assert found.void == ()
+    assert found.document["design"]["by"] == "declared"
+    assert "declared public by the user" in found.to_markdown()
+
+
+def test_a_ledger_is_charged_everything_for_a_fitted_step():
+    ledger = Spending(limit=(5.0, 1e-3))
+    pipeline = make_pipeline(StandardScaler(), model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger)))
+    with pytest.raises(coterie.spending.BudgetError):
+        pipeline.fit(X, Y)
+    assert not ledger.charges
+
+
+def test_a_schema_in_a_pipeline_looks_at_nothing():
+    pipeline = make_pipeline(SchemaEncoder(SCHEMA), model())
+    found, told = certificate(pipeline, TABLE_FRAME)
+    assert (found.void, found.document["design"]["by"]) == ((), "schema")
+    assert not [sentence for sentence in told if sentence.startswith("VOID")]
+    assert pipeline[:-1].get_feature_names_out().tolist() == list(SCHEMA.feature_names)
+    np.testing.assert_array_equal(SchemaEncoder(SCHEMA).transform(TABLE), SCHEMA.encode(TABLE))
+    np.testing.assert_array_equal(clone(SchemaEncoder(SCHEMA)).fit(None).transform(TABLE), SCHEMA.encode(TABLE))
+    array = np.array(list(zip(*TABLE.values(), strict=True)), dtype=object)
+    np.testing.assert_array_equal(SchemaEncoder(SCHEMA).fit_transform(array), SCHEMA.encode(TABLE))
+    assert pipeline.predict(TABLE_FRAME).shape == (120,)
+
+
+class Frame(dict):
+    """As much of a data frame as is needed."""
+
+    columns = property(lambda self: list(self))
+    shape = (120, 2)
+
+    def __len__(self):
+        return 120
+
+
+TABLE_FRAME = Frame(TABLE)
+
+
+def test_a_schema_file_will_do_and_anything_else_is_refused(tmp_path):
+    SCHEMA.write(tmp_path / "schema.toml")
+    np.testing.assert_array_equal(SchemaEncoder(tmp_path / "schema.toml").transform(TABLE), SCHEMA.encode(TABLE))
+    with pytest.raises(InputError, match=r"schema: got a int; a coterie\.Schema or its path"):
+        SchemaEncoder(3).fit(TABLE)
+    with pytest.raises(InputError, match="the 2 columns of the schema"):
+        SchemaEncoder(SCHEMA).transform(np.zeros((3, 5)))
+
+
+def test_standardised_arrays_are_recognised():
+    scaled = StandardScaler().fit_transform(X)
+    assert certificate(model(), scaled)[0].void == ("standardisation was read off the data",)
+    assert standardised(np.column_stack([X[:, 0], scaled[:, 1]]))
+    assert not standardised(scaled[:60])  # rows that others scaled
+    assert not standardised(X)
+    assert not standardised(np.array([[-1.0], [1.0]] * 20))  # even halves are public designs
+    assert not standardised(scaled[:5])
+    assert not standardised(np.full((20, 1), 1e300))
+
+
+def test_labels_read_off_the_data_are_told_in_python_too():
+    _, told = certificate(model(classes=None))
+    assert "VOID as a guarantee: labels was read off the data" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"delta": 0.01}, "delta = 0.01 is at least 1/n for the 120 records"),
+        ({"epsilon": 12.0}, "is more than 10"),
+        ({"epsilon": 0.02}, "no better than the majority class"),
+        ({"bounds": 0.2}, "most rows are longer than bounds = 0.2"),
+    ],
+)
+def test_what_people_should_know_is_said(change, words):
+    assert certificate(model())[1] == []
+    told = certificate(model(**change))[1]
+    assert len(told) == 1
+    assert words in told[0]
+
+
+def test_labels_are_never_cut_in_silence():
+    with pytest.raises(InputError, match="label_bound: missing; the largest size that a label can have"):
+        PrivateRidge(**BUDGET).fit(X, X[:, 0])
+    with pytest.warns(PrivacyWarning, match=r"labels are larger than label_bound = 0\.2 and were cut"):
+        PrivateRidge(**BUDGET, label_bound=0.2, rounds=2).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("scoring", [None, "accuracy", ["accuracy", "roc_auc"]])
+def test_exact_scores_beside_a_ledger_are_refused_before_the_first_charge(scoring):
+    ledger = Spending()
+    estimator = model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger))
+    search = GridSearchCV(estimator, {"l2": [1.0, 2.0]}, scoring=scoring, refit=False, cv=2, error_score="raise")
+    with pytest.raises(InputError, match="scoring: an exact score of private records"):
+        search.fit(X, Y)
+    if not isinstance(scoring, list):
+        with pytest.raises(InputError, match="refused before anything is charged"):
+            cross_val_score(estimator, X, Y, scoring=scoring, cv=2, error_score="raise")
+    assert not ledger.charges
+
+
+def test_noised_scores_beside_a_ledger_and_exact_ones_without_are_not():
+    ledger = Spending()
+    estimator = model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger))
+    cross_val_score(estimator, X, Y, scoring=PrivateScorer(**WORDS, ledger=ledger), cv=2, error_score="raise")
+    assert len(ledger.charges) == 4
+    assert len(cross_val_score(model(), X, Y, cv=2, error_score="raise")) == 2
+
+
+def test_an_evaluation_prints_as_a_table():
+    fitted = model().fit(X, Y)
+    found = coterie.evaluate(fitted, X, Y, public=True)
+    assert repr(found).splitlines()[1].split() == ["model", "noise", "majority", "class"]
+    assert f"{100 * found.majority_error:.2f} %" in str(found)
+    assert "error where yes" in str(found)
+    paid = coterie.evaluate(fitted, X, Y, **WORDS)
+    assert "ε = 2 at δ = 1e-05, replace-one" in str(paid)
+    assert 0 <= paid.majority_error <= 1
