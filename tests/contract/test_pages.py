@@ -47,6 +47,17 @@ Path("spec.toml").write_text(
 subprocess.run([sys.executable, "-m", "coterie", "run", "spec.toml"], check=True)
 """,
     "estimators.md": "ledger = coterie.Spending(limit=(20.0, 1e-3))\n",
+    "schema.md": """
+import numpy as np
+import pandas as pd
+columns = {"age": np.arange(300) % 90, "income": 1000 + np.arange(300), "smoker": ["never", "ever", None] * 100}
+frame = pd.DataFrame(columns)
+y, hospital = np.array(["no", "yes"] * 150), np.array(["north", "south", "west"] * 100)
+""",
+    "intervals.md": """
+import pandas as pd
+X = pd.DataFrame(X).rename(columns=lambda i: {1: "stage 2", 2: "stage 3"}.get(i, f"x{i}"))
+""",
     "ledger.md": """
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 signing_key, reply, request_digest = Ed25519PrivateKey.generate(), b"a reply", "0" * 64
@@ -219,6 +230,9 @@ RUN_PAGES = [
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
 def test_python_runs(page, tmp_path):
     shown = [block for block in blocks(page) if block.language == "python" and block.title is None]
+    for block in blocks(page):
+        if block.language == "toml" and block.title is not None:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
     program = PRELUDE + PRELUDES.get(page.name, "") + "".join(block.text for block in shown)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
