@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import os
@@ -97,13 +98,8 @@ class Transcript:
 
     @property
     def _who(self) -> np.ndarray | None:
-        """Who released what, where not everybody does; a secret walk's values do not tell."""
-        plan = self.plan
-        if plan.algorithm.channel.aggregates or isinstance(plan.algorithm.selection, All):
-            return None
-        if plan.participation is None:
-            return np.full((self.n_rounds, 1), plan.facts.n_parties)
-        return participants(plan.participation)[: self.n_rounds]
+        who = who_released(self.plan)
+        return None if who is None else who[: self.n_rounds]
 
     def ledger(self, party: int) -> Ledger:
         """What a record of this party has paid for all that is in here: every repeat pays, and rounds that did not
@@ -178,6 +174,27 @@ class Transcript:
         if not np.isfinite(releases).all():
             raise InputError(f"path: {str(path)!r} holds releases that are no finite numbers, which no run releases")
         return cls(plan=plan, releases=releases, reproducible=reproducible, impairments=impairments)
+
+
+class ReleaseChain:
+    """A hash of what a run has released so far, that everybody who takes part can compute and sign."""
+
+    def __init__(self, run: str) -> None:
+        self.hexdigest = hashlib.sha256(f"coterie releases {run}".encode()).hexdigest()
+
+    def add(self, released: np.ndarray) -> None:
+        """Of the next round, (width, d), as it stands in a transcript."""
+        content = np.ascontiguousarray(released, dtype="<f8").tobytes()
+        self.hexdigest = hashlib.sha256(bytes.fromhex(self.hexdigest) + content).hexdigest()
+
+
+def who_released(plan: Plan) -> np.ndarray | None:
+    """(n_rounds, width): who released what, where not everybody does; a secret walk's values do not tell."""
+    if plan.algorithm.channel.aggregates or isinstance(plan.algorithm.selection, All):
+        return None
+    if plan.participation is None:
+        return np.full((plan.n_rounds, 1), plan.facts.n_parties)
+    return participants(plan.participation)
 
 
 def _is_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

@@ -18,7 +18,7 @@ from coterie.algorithms import (
     fixed_point_admm,
 )
 from coterie.data import Federation
-from coterie.engines import argmin, mpi, rounds
+from coterie.engines import argmin, own_steps, rounds
 from coterie.engines.in_process import PATHS, Paths, Work, choose, run, run_many
 from coterie.engines.inputs import Inputs
 from coterie.errors import InputError, LocalSolveError
@@ -146,7 +146,7 @@ MATRICES, MACHINE_CODE = CASES["matrices of pairs"][-1], CASES["dense rows"][-1]
 
 def test_every_path_of_the_table_has_a_case():
     assert {path for path, *_ in CASES.values()} == {path.name for path in PATHS}
-    assert set(mpi.PATHS) <= {path.name for path in PATHS}
+    assert set(own_steps.PATHS) <= {path.name for path in PATHS}
 
 
 @pytest.mark.parametrize("case", CASES)

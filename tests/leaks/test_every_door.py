@@ -4,6 +4,7 @@ Doors are the functions of `privacy.release` that make a release. Each path of t
 and evaluations run once with the doors open, which shows which path ran, and once with every door raising.
 """
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -15,20 +16,26 @@ import coterie.audit
 from coterie import evaluate
 from coterie.algorithms import LocallyNoisedADMM, NoisyGradientDescent, PrimalPerturbedADMM
 from coterie.audit.instances import REGULARISER
-from coterie.engines import argmin, mpi, people, rounds
+from coterie.engines import argmin, mpi, own_steps, people, rounds
 from coterie.engines.in_process import run
-from coterie.network.channels import Curator
+from coterie.engines.xla import set_up
+from coterie.network.channels import Curator, PairwiseSum
+from coterie.plan import Plan
 from coterie.privacy import for_engines, grants, proximal, release
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import OutputPerturbation
+from coterie.privacy.pairs import PairStreams
 from coterie.privacy.proximal import LocalNoise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 from test_paths import CASES, NEED_NUMBA
 
-DOORS = ("seal", "seal_total", "seal_kernel")
-COMPILED = (rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, for_engines.check_kernel)
+DOORS = ("seal", "seal_total", "seal_masked", "seal_kernel")
+COMPILED = (
+    rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, for_engines.check_kernel,
+    own_steps._compiled,
+)  # fmt: skip
 
 
 class DoorIsShutError(Exception):
@@ -108,6 +115,38 @@ def test_nothing_leaves_the_cluster_engine_either(case, doors_shut):
     path_of(case)
     with pytest.raises(DoorIsShutError):
         mpi.run(plan, lambda party: data.shards[party], noise=Seeded(5), comm=Alone(), paths=paths)
+
+
+@pytest.mark.parametrize("case", ["all repeats", "dense rows"])
+def test_nothing_leaves_a_site_either(case, doors_shut):
+    _, plan, data, _ = CASES[case]
+    path_of(case)
+    with set_up(), pytest.raises(DoorIsShutError):
+        own_steps.OneParty(plan, 1, data.shards[1], Seeded(5)).work()
+
+
+def sum_plan(channel):
+    _, whole, *_ = CASES["all repeats"]
+    mechanism = GaussianGradient(noise_multiplier=1.0)
+    algorithm = NoisyGradientDescent(mechanism=mechanism, regulariser=REGULARISER, step=0.1, channel=channel)
+    problem = dataclasses.replace(whole.problem, regulariser=REGULARISER)
+    return Plan.make(algorithm, problem, "complete", whole.facts, rounds=2, adjacency="replace-one")
+
+
+CURATED, MASKED = sum_plan(Curator()), sum_plan(PairwiseSum(colluders=1))
+
+
+def test_no_masked_message_leaves_a_site_either(doors_shut):
+    data = CASES["all repeats"][2]
+    pairs = PairStreams(0, {}, MASKED.algorithm.channel.pairs(MASKED.facts.n_parties))
+    with set_up(), pytest.raises(DoorIsShutError):
+        own_steps.OneParty(MASKED, 0, data.shards[0], Seeded(5), pairs).work()
+
+
+def test_nothing_leaves_a_curator_between_sites_either(doors_shut):
+    """What reaches it is sealed to it, and is a contribution."""
+    with set_up(), pytest.raises(DoorIsShutError):
+        own_steps.noised_sum(CURATED, 0, np.zeros((CURATED.facts.n_parties, CURATED.facts.n_features)), Seeded(5))
 
 
 @pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])

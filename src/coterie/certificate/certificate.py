@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coterie.certificate.markdown import as_markdown
+from coterie.certificate.signatures import check_section
 from coterie.certificate.software import ALWAYS, EXTRAS, software
 from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, statements, void_reasons
 from coterie.errors import AuditError, InputError
 from coterie.facts import check_plain
+from coterie.keys import Identity
 from coterie.limits import check_text
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
@@ -43,13 +45,15 @@ def make_certificate(
     audit: dict[str, Any] | None = None,
     engine: str = "in-process",
     design: str = "declared",
+    sites: dict[str, Any] | None = None,
 ) -> "Certificate":
     """The certificate of one run of `plan`.
 
     reproducible: the noise came from a seed, so nothing is private.
     past: (description, epsilon, delta) of what was released from the same data before; the total is stated.
     tuning: what choosing the settings cost, in words. audit: results of an audit, as plain JSON values. engine: what
-    carried the plan out. design: "schema" where a public schema encoded the columns, else "declared".
+    carried the plan out. design: "schema" where a public schema encoded the columns, else "declared". sites: who signed
+    it, as `signatures.section` has it.
     """
     check_delta(delta)
     if not isinstance(tuning, (str, type(None))) or not isinstance(audit, (dict, type(None))):
@@ -63,7 +67,7 @@ def make_certificate(
     checked_past = _checked_past(past)
     check_plain("tuning, audit, past", _texts([tuning, audit, [what for what, _, _ in checked_past]]))
     rounds_done = _checked_rounds(plan, rounds_done)
-    declared = Declared(delta, bool(reproducible), rounds_done, checked_past, tuning, audit, engine, design)
+    declared = Declared(delta, bool(reproducible), rounds_done, checked_past, tuning, audit, engine, design, sites)
     document = {
         "format": FORMAT,
         **statements(plan, declared),
@@ -128,6 +132,12 @@ class Certificate:
         """What must be read before any number; empty where there is nothing to warn of."""
         return tuple(self.document["verdict"])
 
+    @property
+    def signers(self) -> list[tuple[str, Identity]]:
+        """Parties and the keys they signed with, every signature checked; nobody where no sites took part."""
+        sites = self.document.get("sites")
+        return [] if sites is None else check_section(sites, self.plan)
+
     def to_json(self) -> str:
         return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False)
 
@@ -155,6 +165,7 @@ class Certificate:
             plan, declared = self.plan, self._declared()
             plan.check_flow()
             _check_software(self.document["software"])
+            _ = self.signers
             again = make_certificate(plan, **declared._asdict()).document
             compare(
                 "", {**again, "software": None, "digest": None}, {**self.document, "software": None, "digest": None}
@@ -185,6 +196,7 @@ class Certificate:
             audit=audit if isinstance(audit, dict) else None,
             engine=document["execution"]["engine"],
             design=document["design"]["by"],
+            sites=document.get("sites"),
         )
 
     def _unchecked(self) -> list[str]:

@@ -13,7 +13,7 @@ def as_markdown(document: dict[str, Any]) -> str:
     guarantee, total = document["guarantee"], document["total"]
     lines = ["# Privacy certificate", ""]
     for warning in document["verdict"]:
-        lines += [f"> **{_plain(warning)}.**", ""]
+        lines += [f"> **{plain(warning)}.**", ""]
     loss = f"**ε = {shown_loss(guarantee['epsilon'])} at δ = {shown_loss(guarantee['delta'])}**"
     lines += [
         f"{loss} for {guarantee['unit_of_privacy']}, against anybody who sees {document['views'][0]['sees']}.",
@@ -58,6 +58,12 @@ def as_markdown(document: dict[str, Any]) -> str:
         lines += _table(
             ("what", "ε", "δ"),
             [(p["what"], shown_loss(p["epsilon"]), shown_loss(p["delta"])) for p in document["past"]],
+        )
+    if "sites" in document:
+        lines += ["", "## Signed by every site", "", "Over plan, everything released and the entry of its ledger.", ""]
+        signed = [(entry["statement"], entry["identity"]) for entry in document["sites"]["signed"]]
+        lines += _table(
+            ("party", "ledger entry", "key"), [(one["party"], one["ledger_entry"], key) for one, key in signed]
         )
     lines += ["", "## Not covered", "", *(f"* {sentence}" for sentence in document["not_covered"])]
     lines += ["", "## Cite", "", *(f"* {text}" for text in document["cite"])]
@@ -105,10 +111,10 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(map(_plain, cells)) + " |"
+    return "| " + " | ".join(map(plain, cells)) + " |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Names come from files: nothing in them may become a tag, a link, another cell or a promise in bold."""
     return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 

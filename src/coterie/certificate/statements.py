@@ -53,6 +53,8 @@ EXECUTION = {
     "of the protocol it simulates, against people who see what is listed and do not own that process",
     "mpi": "the processes of one cluster held the records of all parties, each those of its own; the losses are those "
     "of the protocol they simulate, against people who see what is listed and do not own the cluster",
+    "sites": "every party's own process held its records, its noise and its ledger; a coordinator, which no record "
+    "reaches, passed messages on",
 }
 DESIGN = {
     "declared": "declared public by the user: that scales, categories and all other preprocessing of the columns came "
@@ -90,6 +92,7 @@ class Declared(NamedTuple):
     audit: dict[str, Any] | None
     engine: str
     design: str
+    sites: dict[str, Any] | None = None
 
 
 def number(value: float) -> float | str:
@@ -99,7 +102,7 @@ def number(value: float) -> float | str:
 
 def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
     """The certificate's content but for software and digests: a function of its arguments alone."""
-    views = list(_views(plan, declared.delta))
+    views = list(_views(plan, declared))
     epsilon = float(views[0]["epsilon"]) if views[0]["epsilon"] != "infinite" else math.inf
     return {
         "verdict": list(_verdict(plan, declared, epsilon)),
@@ -134,6 +137,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "audit": declared.audit or "not audited",
         "not_covered": list(_not_covered(plan, declared.reproducible)),
         "cite": [CITATIONS[key].text for key in (SOFTWARE.key, plan.algorithm.citation) if key in CITATIONS],
+        **({} if declared.sites is None else {"sites": declared.sites}),
     }
 
 
@@ -176,8 +180,11 @@ def _verdict(plan: Plan, declared: Declared, epsilon: float) -> Iterator[str]:
         yield f"VOID as a guarantee: {reason}"
 
 
-def _views(plan: Plan, delta: float) -> Iterator[dict[str, Any]]:
-    for observer in plan.algorithm.channel.observers:
+def _views(plan: Plan, declared: Declared) -> Iterator[dict[str, Any]]:
+    observers, delta = plan.algorithm.channel.observers, declared.delta
+    if declared.engine == "sites":
+        observers = observers[:1]  # the coordinator sees every message, so a view of one party alone is nobody's
+    for observer in observers:
         by_party = plan.party_epsilons(delta, observer=observer.name)
         whole = plan.epsilon(delta, observer=observer.name) if plan.people_span_parties else max(by_party)
         yield {

@@ -18,7 +18,8 @@ def verify(
 ) -> None:
     """Recompute a certificate from the plan inside it, and refuse it where it says anything else (exit code 2).
 
-    Of a run's directory, the plan, the transcript, the model and the sums of all files are checked as well.
+    Of a run's directory, the plan, the transcript, the model and the sums of all files are checked as well; of a run
+    between sites also every site's signature, and it says who signed.
     """
     from coterie.certificate import shown_loss
     from coterie.cli.spec.verification import verify_path
@@ -27,12 +28,15 @@ def verify(
     if json_line:
         guarantee = certificate.document["guarantee"]
         told = {"valid": True, **guarantee, "verdict": list(certificate.verdict), "checked": checked, "notes": notes}
+        told["signed_by"] = {party: str(key) for party, key in certificate.signers}
         typer.echo(json.dumps(told))
         return
     for warning in certificate.verdict:
         typer.echo(warning)
     loss = f"ε = {shown_loss(certificate.epsilon)} at δ = {certificate.delta:g}"
     typer.echo(f"recomputed: {loss}; {', '.join(checked)} agree")
+    for party, key in certificate.signers:
+        typer.echo(f"signed by {party}, key {key.fingerprint}")
     for note in notes:
         typer.echo(f"note: {note}")
 

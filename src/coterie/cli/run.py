@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from coterie.stopping import Stop
 
 _STOPPING = "coterie: stopping after the rounds that are under way; once more stops at once"
-EXAMPLES = "Examples: coterie run spec.toml; coterie run spec.toml --out results --json; coterie run spec.toml --plan"
+EXAMPLES = (
+    "Examples: coterie run spec.toml; coterie run spec.toml --engine sites; "
+    "coterie run spec.toml --out results --json; coterie run spec.toml --plan"
+)
 
 
 def run(
@@ -34,7 +37,7 @@ def run(
     audit: Annotated[
         bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
-    engine: Annotated[str | None, typer.Option(help="in-process or mpi, whatever the spec says.")] = None,
+    engine: Annotated[str | None, typer.Option(help="in-process, sites or mpi, whatever the spec says.")] = None,
     new_ledger: Annotated[
         bool, typer.Option("--new-ledger", help="Make the ledger that the spec names; without this it must be there.")
     ] = False,
@@ -47,8 +50,9 @@ def run(
 
     The directory holds the spec, the plan, the transcript, the certificate, the model and a log; it appears complete or
     not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by
-    Ctrl-C, SIGTERM or SIGUSR1 (what was released is kept, and charged in full). On a cluster: mpiexec -n 8 coterie run
-    spec.toml --engine mpi.
+    Ctrl-C, SIGTERM or SIGUSR1 (what was released is kept, and charged in full). With --engine sites every party's
+    records are in a process of its own, with its own keys and ledger, and every one signs the certificate. On a
+    cluster: mpiexec -n 8 coterie run spec.toml --engine mpi.
     """
     from coterie.stopping import stoppable
 
@@ -93,9 +97,17 @@ def _run(
 
         settle, carry_out, together, first = charge_once, execute_on_cluster, ended_together(), is_first()
         json_line = json_line or not first  # nobody but the first process speaks
+    elif content.engine.name == "sites":
+        from coterie.cli.spec.local_sites import execute_at_sites
+
+        carry_out = execute_at_sites
     with together:
         with values_shown(show_values):
             prepared = prepare(content)
+        if content.engine.name == "sites":
+            from coterie.cli.spec import local_sites
+
+            local_sites.check(prepared)
         if plan_only:
             _print_plan(prepared, json_line)
             return

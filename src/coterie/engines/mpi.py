@@ -21,21 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
-from coterie.engines.argmin import ArgminRounds
 from coterie.engines.checkpoint import Checkpoint
-from coterie.engines.in_process import Paths, Work, choose
-from coterie.engines.rounds import Program
+from coterie.engines.in_process import Paths
+from coterie.engines.own_steps import OwnSteps
 from coterie.engines.xla import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
-from coterie.minimisers.base import missed
-from coterie.minimisers.native.minimiser import Native
-from coterie.minimisers.one_party import solved_together
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.release import Contribution, unit_noise
-from coterie.problems.problem import make_buckets
 from coterie.schedules import Schedule
 from coterie.stopping import Stop, stoppable
 from coterie.transcript import Interrupted, Transcript
@@ -137,7 +132,6 @@ class Layout:
 # --- the engine -------------------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
-PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.in_process`, that a rank can take
 
 
 def world() -> Any:
@@ -176,7 +170,7 @@ def run(
     plan.check_flow()
     saved = None if checkpoint is None else Checkpoint(checkpoint, rank=comm.rank)
     common = whole_identity(plan, comm.size, noise, identity)
-    which = dataclasses.replace(paths or Paths(), only=PATHS)
+    which = paths or Paths()
 
     def ready() -> _Rank:
         if saved is None:
@@ -227,24 +221,12 @@ def _together(comm: Any, step: Callable[[], Any]) -> Any:
     return result
 
 
-class _OwnSteps(ArgminRounds):
-    """The steps of one rank's parties, compiled together."""
-
-    def __init__(self, program: Program, n_parties: int) -> None:
-        super().__init__(program)
-        self.problem = program.problem.share(n_parties)  # of all, not only of those here
-
-    def all(self, records: Any, scales: Any, private: Any, inbox: Any, noise: Any) -> tuple[Any, Any]:
-        """States afterwards, and what is released or contributed."""
-        return self._everybody(records, scales, private, inbox, noise)
-
-
 class _Rank:
     def __init__(
         self, plan: Plan, shard_of: Callable[[int], Any], source: NoiseSource, comm: Any, paths: Paths
     ) -> None:
         self.plan, self.source, self.comm = plan, source, comm
-        self.d, n_parties = plan.problem.n_coefficients(plan.facts), plan.facts.n_parties
+        self.d = plan.problem.n_coefficients(plan.facts)
         self.layout = Layout(plan.topology, tuple(split(plan.facts.sizes, comm.size)), comm.rank)
         self.own = self.layout.own
         self.on_graph = plan.algorithm.needs_graph and not plan.topology.unrestricted
@@ -256,30 +238,9 @@ class _Rank:
             self.rows = np.arange(len(self.own))
         self.shards = [shard_of(int(party)) for party in self.own]
         self.arrays = [array for shard in self.shards for array in (shard.X, shard.y, shard.weight)]
-        work = Work(plan, 1, 1, None, self.shards, paths)
-        self.path = choose(work).path.name
-        self.together_from = paths.together_from if self.path == "solved together" else None
-        if self.path == "argmin in machine code":
-            share = plan.problem.share(n_parties)
-            self.minimiser = Native(share.loss, share.regulariser, work.sparse)
-            self.prepared = self.minimiser.prepare([plan.problem.records(shard) for shard in self.shards])
-        self.table = plan.grant_table()
-        program = Program(
-            algorithm=self.algorithm,
-            problem=plan.problem,
-            topology=self.topology,
-            sizes=tuple(plan.facts.sizes[party] for party in self.own),
-            d=self.d,
-            release_width=plan.release_width,
-            grant=jax.tree.structure(plan.issued[0][0]),
-            repeats=1,
-            block=1,
-            remembers=False,
-            together_from=self.together_from,
+        self.steps = OwnSteps(
+            plan, self.own, self.shards, paths=paths, algorithm=self.algorithm, topology=self.topology
         )
-        own_steps = _OwnSteps(program, n_parties)
-        self.ask, self.answer, self.step = jax.jit(own_steps.ask), jax.jit(own_steps.answer), jax.jit(own_steps.all)
-        self.plain_step = jax.jit(_OwnSteps(dataclasses.replace(program, together_from=None), n_parties).all)
 
     def go(self, saved: Checkpoint | None, every: int, progress: Progress | None) -> Transcript | None:
         """Whoever is asked to stop, all of them do, after the same round."""
@@ -327,17 +288,16 @@ class _Rank:
 
     def _round(self, t: int) -> np.ndarray:
         """What own parties release, or what everybody hears of a sum."""
-        index = self.plan.issued[1]
-        here = index[t % len(index)][self.own]
-        scales = jax.tree.map(lambda column: column[here], self.table)
+        scales = self.steps.scales(t)
         inbox = self.algorithm.inbox(float(t), self.public, self.topology)
         inbox = jax.tree.map(lambda a: a[self.rows][None], inbox)
         private = jax.tree.map(lambda a: a[None], self.private)
         if self.plan.algorithm.channel.aggregates:
-            after, parts = self._own_steps(scales, private, inbox, None)
+            after, parts = self.steps(scales, private, inbox, None)
             released = self._noised_sum(t, jax.tree.map(lambda a: a[0], parts), scales)
         else:
-            after, outs = self._own_steps(scales, private, inbox, unit_noise(*self._noise(t, self.own)))
+            noise = self.steps.noise(self.source, t, self.own.tolist())
+            after, outs = self.steps(scales, private, inbox, unit_noise(*noise))
             released = np.asarray(outs)[0]
         if self.comm.allreduce(int(not np.isfinite(released).all())):
             raise LocalSolveError(
@@ -348,26 +308,6 @@ class _Rank:
         self._combine(t, released)
         return released
 
-    def _own_steps(self, scales: Any, private: Any, inbox: Any, noise: Any) -> tuple[Any, Any]:
-        """Own parties' states afterwards, and what they release or contribute."""
-        given = scales, private, inbox, noise
-        if self.path == "argmin in machine code":  # which fits no algorithm with private states
-            minimisers = self.minimiser.minimise(self.prepared, self.ask(scales, inbox, noise))
-            after, outs = private, self.answer(scales, noise, *minimisers)
-            if not missed(outs):
-                return after, outs
-            after, outs = self.plain_step(self.buckets, *given)
-        else:
-            with solved_together(self.together_from):
-                after, outs = self.step(self.buckets, *given)
-            if self.together_from is not None and missed(outs.value):
-                after, outs = self.plain_step(self.buckets, *given)
-        return after, outs if self.plan.algorithm.channel.aggregates else outs.value
-
-    @functools.cached_property
-    def buckets(self) -> Any:
-        return jax.device_put(make_buckets(self.plan.problem, self.shards))
-
     def _noised_sum(self, t: int, parts: Contribution, scales: Any) -> np.ndarray:
         channel: Any = self.plan.algorithm.channel
         grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
@@ -377,17 +317,11 @@ class _Rank:
         self.comm.Reduce(leaf, total, root=0)
         released = np.empty(self.d)
         if self.comm.rank == 0:
-            noise = self._noise(t, np.arange(self.plan.noise_rows))
+            noise = self.steps.noise(self.source, t, range(self.plan.noise_rows))
             subtotal = jax.tree.unflatten(shape, [jnp.asarray(total)])
             released = np.asarray(channel.noised(subtotal, grant, unit_noise(*(n[0] for n in noise))).value)
         self.comm.Bcast(released, root=0)
         return released[None]
-
-    def _noise(self, t: int, parties: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        keys = [(0, party, t) for party in parties.tolist()]
-        drawn = (self.plan.draw(self.source, keys, purpose) for purpose in ("release", "output"))
-        release, output = (np.zeros((1, len(parties), 1)) if units is None else units[None] for units in drawn)
-        return release, output
 
     def _combine(self, t: int, released: np.ndarray) -> None:
         if self.plan.algorithm.channel.aggregates:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.rundir import new_directory
+from coterie.site.proposal import Proposal
 from coterie.spending import Spending
 from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
@@ -34,7 +35,7 @@ Progress = Callable[[int, int], None]
 SUMS = "SHA256SUMS"
 MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
 WEAK = 1e-6  # l2 of the line without privacy, for each record
-_ALWAYS = {"spec.toml", "plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
+_ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 _OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
 
@@ -43,10 +44,11 @@ def transcript_name(complete: bool) -> str:
     return "transcript.npz" if complete else "partial-transcript.npz"
 
 
-def files_of(complete: bool, *, intervals: bool = False) -> set[str]:
-    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped."""
+def files_of(complete: bool, origin: Iterable[str] = ("spec.toml",), *, intervals: bool = False) -> set[str]:
+    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped;
+    `origin` is what it was made from: a spec, a proposal to sites, or both."""
     more = {"model.json", *(_OF_INTERVALS if intervals else ())} if complete else set()
-    return {*_ALWAYS, transcript_name(complete), *more}
+    return {*_ALWAYS, *origin, transcript_name(complete), *more}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +60,7 @@ class Outcome:
     seconds: float
     log: Log
     moments: Released | None = None
+    proposal: Proposal | None = None  # of a run between sites
 
     @functools.cached_property
     def inference(self) -> Inference | None:
@@ -97,30 +100,48 @@ class Outcome:
 
     def fill(self, folder: Path) -> None:
         """Spec, plan, transcript, certificate, model, summary, log and their sums."""
-        complete = self.transcript.complete
-        # first what cannot be made again
-        (folder / transcript_name(complete)).unlink(missing_ok=True)
-        self.transcript.save(folder / transcript_name(complete))
-        files = {
-            "spec.toml": self.spec.text,
-            "plan.json": self.transcript.plan.to_json(),
-            "certificate.json": self.certificate.to_json(),
-            "certificate.md": self.certificate.to_markdown(),
-            "summary.json": json.dumps(self.summary(), indent=1, ensure_ascii=False),
-            "run.log": self.log.text,
-        }
-        if complete:
-            files["model.json"] = json.dumps(self.model, indent=1, ensure_ascii=False)
+        origin = {"spec.toml": self.spec.text}
+        if self.proposal is not None:
+            origin["proposal.json"] = self.proposal.to_json()
+        intervals = dict[str, str]()
         if self.moments is not None and self.inference is not None and self.spec.inference is not None:
             level = self.spec.inference.level
-            files["moments.json"] = self.moments.to_json()
-            files["intervals.json"] = self.inference.to_json(level)
-            files["intervals.csv"] = self.inference.to_csv(level)
-            files["intervals.txt"] = self.inference.summary(level) + "\n"
-        assert {*files, transcript_name(complete), SUMS} == files_of(complete, intervals=self.moments is not None)
-        for name, text in files.items():
-            write_text(folder / name, text)
-        write_text(folder / SUMS, sums(folder))
+            intervals["moments.json"] = self.moments.to_json()
+            intervals["intervals.json"] = self.inference.to_json(level)
+            intervals["intervals.csv"] = self.inference.to_csv(level)
+            intervals["intervals.txt"] = self.inference.summary(level) + "\n"
+        model = self.model if self.transcript.complete else None
+        fill_run(folder, self.transcript, self.certificate, {**origin, **intervals}, self.log.text, model, self.result)
+
+
+def fill_run(
+    folder: Path,
+    transcript: Transcript,
+    certificate: Certificate,
+    texts: dict[str, str],
+    log: str,
+    model: dict[str, Any] | None,
+    result: dict[str, Any] | None = None,
+) -> None:
+    """All files of a run; `texts` by name: what it was made from, and intervals. No model where it was stopped."""
+    complete = transcript.complete
+    # first what cannot be made again
+    (folder / transcript_name(complete)).unlink(missing_ok=True)
+    transcript.save(folder / transcript_name(complete))
+    files = {
+        **texts,
+        "plan.json": transcript.plan.to_json(),
+        "certificate.json": certificate.to_json(),
+        "certificate.md": certificate.to_markdown(),
+        "summary.json": json.dumps(summary_of(transcript, certificate, result), indent=1, ensure_ascii=False),
+        "run.log": log,
+    }
+    if model is not None:
+        files["model.json"] = json.dumps(model, indent=1, ensure_ascii=False)
+    assert {*files, transcript_name(complete), SUMS} == {*files_of(complete, ()), *texts}
+    for name, text in files.items():
+        write_text(folder / name, text)
+    write_text(folder / SUMS, sums(folder))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from coterie import rules
 from coterie.certificate import Certificate, Past, make_certificate
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
-from coterie.cli.spec.reading import LOSSES, AlgorithmSection, DataSection, ProblemSection, Spec
+from coterie.cli.spec.reading import AlgorithmSection, DataSection, ProblemSection, Spec
 from coterie.data import Federation, Label, NumberColumn, Schema, load, partition
 from coterie.data.tables import Table, read_columns
 from coterie.errors import InputError
@@ -24,7 +24,7 @@ from coterie.matrices import Matrix
 from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, Shuffled, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
-from coterie.problems import L2, Ball, Box, ElasticNet, Loss, Problem, Regulariser
+from coterie.problems import L2, LOSSES, Ball, Box, ElasticNet, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.schedules import Schedule
 
@@ -73,7 +73,12 @@ class Prepared:
     log: Log
 
     def certificate(
-        self, rounds_done: int | None = None, *, past: Past = (), audit: dict[str, Any] | None = None
+        self,
+        rounds_done: int | None = None,
+        *,
+        past: Past = (),
+        audit: dict[str, Any] | None = None,
+        sites: dict[str, Any] | None = None,
     ) -> Certificate:
         return make_certificate(
             self.plan,
@@ -85,6 +90,7 @@ class Prepared:
             audit=audit,
             engine=self.spec.engine.name,
             design="schema",
+            sites=sites,
         )
 
 
@@ -286,7 +292,8 @@ def _loss(section: ProblemSection, facts: Facts) -> Loss:
         shape.setdefault("threshold", rules.residual_threshold(facts))
     if name == "multinomial":
         shape["n_classes"] = len(facts.labels or ())
-    return LOSSES[name](**shape)
+    kind: Any = LOSSES[name]
+    return kind(**shape)
 
 
 def _suggested(facts: Facts) -> str:

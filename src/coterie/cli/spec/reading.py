@@ -12,19 +12,12 @@ from coterie.data import DATASETS, Schema
 from coterie.data.tables import DELIMITERS, USUAL, Dialect
 from coterie.errors import InputError
 from coterie.network.topology import GRAPHS, UNRESTRICTED
-from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
+from coterie.problems import LOSSES
 from coterie.promise import TRUST, UNITS, Privacy
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "inference", "engine")
 SOURCES = ("dataset", "file", "files")
-LOSSES = {
-    "logistic": Logistic,
-    "huberised-hinge": HuberisedHinge,
-    "multinomial": Multinomial,
-    "huber": Huber,
-    "squared": Squared,
-}
-ENGINES = ("in-process", "mpi")
+ENGINES = ("in-process", "mpi", "sites")
 LARGEST_SPEC = 10**7  # bytes; a spec is written by people
 LARGEST_SEED = 2**63 - 1
 

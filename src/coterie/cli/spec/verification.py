@@ -30,7 +30,8 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.inference import Inference, Released, conclude
 from coterie.promise import Privacy
-from coterie.transcript import Transcript
+from coterie.site.proposal import Proposal
+from coterie.transcript import ReleaseChain, Transcript
 
 _OF_THE_DATA = ("labels", "parties", "sizes", "n_features", "label_bound", "data_derived")
 
@@ -52,8 +53,11 @@ def verify_path(path: Path) -> tuple[Certificate, list[str], list[str]]:
     directory = path if path.is_dir() else None
     certificate = Certificate.from_json(_text(path / "certificate.json" if directory else path))
     notes = list(certificate.verify())
-    notes.append("digests are no signature: they show changes, not who made the file")
-    checked = ["all statements", "plan digest"]
+    if certificate.signers:
+        notes.append("whose keys signed it is for you to know: compare them with those the parties gave you")
+    else:
+        notes.append("digests are no signature: they show changes, not who made the file")
+    checked = ["all statements", "plan digest", *(["every party's signature"] if certificate.signers else [])]
     if directory is not None:
         _check_sums(directory)
         agreeing, unsure = _check_run(directory, certificate)
@@ -93,7 +97,11 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
     present = {path.name for path in directory.iterdir()}
     complete = transcript_name(True) in present
     with_intervals = certificate.plan.moments is not None
-    for name in sorted(present ^ files_of(complete, intervals=with_intervals)):
+    origin = {"spec.toml"}
+    if document["execution"]["engine"] == "sites":
+        # a spec makes a proposal to sites on one machine; between organisations there is the proposal alone
+        origin = {"proposal.json", *({"spec.toml"} & present)}
+    for name in sorted(present ^ files_of(complete, origin, intervals=with_intervals)):
         what = "does not belong into" if name in present else "is missing from"
         raise InputError(f"certificate: {name!r} {what} the directory of a run")
     if _text(directory / "plan.json") != certificate.plan.to_json():
@@ -109,7 +117,12 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         raise InputError(
             f"certificate: the transcript has {transcript.n_rounds} rounds, {document['rounds']['done']} are certified"
         )
-    source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
+    agreeing = ["plan.json", "transcript", "summary.json", *sorted(origin)]
+    source = Source(None, None, intercept=False, tested=False)
+    if "proposal.json" in origin:
+        source = _check_proposal(Proposal.read(directory), transcript, certificate)
+    if "spec.toml" in origin:
+        source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
     stated = _json(directory / "summary.json")
     inference = _check_intervals(directory, transcript, certificate, source) if complete and with_intervals else None
     result = None if source.records is None else result_of(transcript, source.records, inference)
@@ -117,7 +130,6 @@ def _check_run(directory: Path, certificate: Certificate) -> tuple[list[str], li
         result = _stated_result(stated)
         notes.append("how good the model is on data.test is what the run told: those records are not here")
     compare("summary.json: ", summary_of(transcript, certificate, result), stated)
-    agreeing = ["plan.json", "transcript", "summary.json", "spec.toml"]
     if source.records is None:
         notes.append("sizes, and names of parties that a column gives, are the data's: no data are here")
     if _check_page(_text(directory / "certificate.md"), certificate):
@@ -214,6 +226,26 @@ def _check_model(stated: Any, transcript: Transcript, source: Source, inference:
         json.dumps(model_of(transcript, schema, names, intercept=source.intercept, inference=inference))
     )
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
+
+
+def _check_proposal(proposal: Proposal, transcript: Transcript, certificate: Certificate) -> Source:
+    """It is the one that every site has signed a run of, and this is what they have signed."""
+    if proposal.plan.digest != certificate.plan.digest:
+        raise InputError("certificate: proposal.json proposes another plan than is certified")
+    if (proposal.delta, proposal.seed is not None) != (certificate.delta, certificate.not_private):
+        raise InputError("certificate: proposal.json proposes another delta, or other randomness, than is certified")
+    if (proposal.tuning or NO_TUNING) != certificate.document["tuning"]:
+        raise InputError("certificate: proposal.json says something else about tuning than is certified")
+    if transcript.complete:
+        if tuple(key for _, key in certificate.signers) != proposal.parties:
+            raise InputError("certificate: it is not signed by the keys that proposal.json pins for the parties")
+        sites = certificate.document["sites"]
+        chain = ReleaseChain(proposal.digest)
+        for released in transcript.releases[0]:
+            chain.add(released)
+        if (sites["proposal"], sites["transcript"]) != (proposal.digest, chain.hexdigest):
+            raise InputError("certificate: the sites have signed another proposal, or other releases, than are here")
+    return Source(None, proposal.schema, proposal.intercept, tested=False)
 
 
 # --- does it certify what the spec asks for? --------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+"""`coterie coordinate`: run an approved proposal at its sites."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.propose import KEY_FILE
+
+if TYPE_CHECKING:
+    from coterie.site.coordinator import Progress
+    from coterie.site.proposal import Proposal
+
+EXAMPLES = (
+    "Examples: coterie coordinate study --sites sites; coterie coordinate study --sites sites --out result --json"
+)
+ROUNDS = "rounds"  # where the coordinator keeps what was released, beside the proposal
+
+
+def coordinate(
+    proposal: Annotated[Path, typer.Argument(help="The folder that `coterie propose` made.", show_default=False)],
+    sites: Annotated[
+        Path, typer.Option(help="Folder with the sites' sockets: PARTY.sock, or PARTY/site.sock.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="New directory for all that comes out. [default: result, beside the proposal]")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="[default: coordinator.key, beside the proposal]")] = None,
+    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+) -> None:
+    """Run what every site has approved, round by round; everybody ends with the same directory.
+
+    Shows the round, who has answered and who is waited for. It can be stopped and started again: what was released is
+    kept beside the proposal, and sites answer what they have answered before.
+    """
+    from coterie.cli.spec.local_sites import coordinate as run_all
+    from coterie.cli.spec.preparation import Log
+    from coterie.errors import CoterieError
+    from coterie.keys import PrivateKeys
+    from coterie.rundir import check_free, new_directory
+    from coterie.site.coordinator import Coordinator
+    from coterie.site.proposal import Proposal
+    from coterie.site.serve import Sockets
+    from coterie.stopping import stoppable
+
+    beside = proposal if proposal.is_dir() else proposal.parent
+    content = Proposal.read(proposal)
+    directory = out or beside / "result"
+    done = _is_result_of(directory, content)
+    if not done:
+        check_free(directory)
+    keys = PrivateKeys.load(key or beside / KEY_FILE)
+    exchange = Sockets(_sockets(sites, content))
+    with _watched(quiet=json_line) as watch, stoppable() as stop:
+        coordinator = Coordinator(content, keys, exchange, beside / ROUNDS, watch=watch)
+        transcript, signed = run_all(coordinator, stop)
+        if signed is None:
+            typer.echo(
+                f"coterie: stopped after {transcript.n_rounds} of {transcript.plan.n_rounds} rounds; the same command "
+                "goes on, and what was released is charged in full",
+                err=True,
+            )
+            raise typer.Exit(130)
+        if not done:
+            log = Log()
+            log.add(f"proposal {content.digest}: {content.plan.n_rounds} rounds among {', '.join(content.names)}")
+            log.add(f"signed by {', '.join(content.names)}")
+            with new_directory(directory) as partial:
+                _fill(partial, content, transcript, signed, log.text)
+        try:
+            coordinator.hand_out({path.name: path.read_bytes() for path in sorted(directory.iterdir())})
+        except CoterieError as error:
+            raise CoterieError(f"the run is complete in {directory}, but not everybody took it ({error})") from None
+    exchange.close()
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    if json_line:
+        typer.echo(json.dumps({**summary, "directory": str(directory)}))
+        return
+    loss = f"ε = {summary['epsilon']:.6g}" if not isinstance(summary["epsilon"], str) else "ε is infinite"
+    typer.echo(f"{loss} at δ = {summary['delta']:g}, signed by {', '.join(content.names)}; written to {directory}")
+
+
+def _is_result_of(directory: Path, proposal: "Proposal") -> bool:
+    """Whether it was written before, by a command that was cut off while it handed it out."""
+    from coterie.site.proposal import Proposal as Read
+
+    return (directory / "proposal.json").exists() and Read.read(directory).digest == proposal.digest
+
+
+def _fill(folder: Path, proposal: "Proposal", transcript: Any, signed: dict[str, Any], log: str) -> None:
+    from coterie.certificate import make_certificate
+    from coterie.cli.spec.execution import fill_run, model_of
+    from coterie.errors import InputError
+
+    if proposal.schema is None:
+        raise InputError("proposal: it has no schema; one that `coterie propose` made is needed")
+    certificate = make_certificate(
+        proposal.plan,
+        proposal.delta,
+        reproducible=proposal.seed is not None,
+        tuning=proposal.tuning,
+        engine="sites",
+        design="schema",
+        sites=signed,
+    )
+    model, schema = None, proposal.schema
+    if transcript.complete:
+        model = model_of(transcript, schema, schema.feature_names, intercept=proposal.intercept)
+    fill_run(folder, transcript, certificate, {"proposal.json": proposal.to_json()}, log, model)
+
+
+def _sockets(folder: Path, proposal: "Proposal") -> dict[str, Path]:
+    """Where each party's site answers; sites that are not there yet are waited for."""
+    from coterie.errors import InputError
+
+    if not folder.is_dir():
+        raise InputError(f"--sites: {str(folder)!r} is no folder; one with the sites' sockets is needed")
+    found = {}
+    for name in proposal.names:
+        if "/" in name or name.startswith("."):
+            raise InputError(f"--sites: the party {name!r} cannot be the name of a file")
+        inside = folder / name / "site.sock"
+        found[name] = inside if (folder / name).is_dir() else folder / f"{name}.sock"
+    return found
+
+
+@contextlib.contextmanager
+def _watched(*, quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
+    """A line that shows where the run is, on standard error; on what is no terminal, a line for each round."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        last: list[Any] = [None]
+
+        def tell(now: "Progress") -> None:
+            if (now.phase, now.round) != last[0]:
+                last[0] = (now.phase, now.round)
+                console.print(_line(now))
+
+        yield tell
+        return
+    from rich.live import Live
+
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        yield lambda now: live.update(_line(now))
+
+
+def _line(now: "Progress") -> str:
+    where = f"round {now.round + 1} of {now.n_rounds}" if now.phase == "round" else now.phase
+    answered = f"answered: {', '.join(now.answered) or 'nobody yet'}"
+    waiting = f"waiting for: {', '.join(now.waiting)}" if now.waiting else "nobody is waited for"
+    return f"{where}  {answered}  {waiting}"

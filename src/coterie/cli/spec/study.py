@@ -1,0 +1,148 @@
+"""A study: a spec without data. Public facts stand in it instead: who takes part, with how many records, bounds."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from coterie.cli.spec import keys
+from coterie.cli.spec.keys import Key
+from coterie.cli.spec.preparation import make_plan
+from coterie.cli.spec.reading import (
+    DataSection,
+    Spec,
+    algorithm_section,
+    engine_section,
+    parties_section,
+    privacy_section,
+    problem_section,
+    read_schema,
+    read_text,
+    schema_from,
+)
+from coterie.data import Label, Schema
+from coterie.data.tables import USUAL
+from coterie.errors import InputError
+from coterie.facts import Facts
+from coterie.keys import Identity
+from coterie.plan import Plan
+from coterie.site.proposal import LARGEST_NORM, Proposal
+
+SECTIONS = ("study", "schema", "parties", "bounds", "problem", "privacy", "algorithm", "engine")
+_NEEDED = ("schema", "parties", "privacy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Everything of a proposal but the coordinator's key."""
+
+    plan: Plan
+    schema: Schema
+    identities: tuple[Identity, ...]
+    delta: float
+    tuning: str | None
+    settings: dict[str, Any]
+
+    def proposal(self, coordinator: Identity) -> Proposal:
+        return Proposal(
+            self.plan, self.delta, self.schema, self.identities, coordinator, tuning=self.tuning, **self.settings
+        )
+
+
+def read_study(path: Path) -> Study:
+    text = read_text(path)
+    content = _tables(text, path)
+    schema, derived = _schema(content["schema"], path.parent)
+    if derived:
+        raise InputError(f"schema: {', '.join(derived)} in it were read off data; a study has public bounds only")
+    sizes, identities, parties = _parties(content["parties"])
+    bounds = keys.read_table(
+        "bounds",
+        content.get("bounds", {}),
+        {"row_norm": Key(keys.positive, 1.0), "weight_bound": Key(keys.positive, 1.0)},
+    )
+    privacy, ledger, _ = privacy_section(content["privacy"], path.parent)
+    if ledger is not None:
+        raise InputError("privacy.ledger: got one; between sites every site keeps its own")
+    engine = engine_section(content.get("engine", {}), path.parent, "sites")
+    spec = Spec(
+        text=text,
+        data=_NO_DATA,
+        schema=schema,
+        data_derived=(),
+        parties=parties_section(parties),
+        problem=problem_section(content.get("problem", {})),
+        privacy=privacy,
+        ledger=None,
+        ledger_limit=None,
+        algorithm=algorithm_section(content.get("algorithm", {})),
+        inference=None,
+        engine=engine,
+    )
+    label = schema.label
+    facts = Facts(
+        parties=tuple(sizes),
+        sizes=tuple(sizes.values()),
+        n_features=len(schema.feature_names) + spec.intercept,
+        row_norm=bounds["row_norm"],
+        labels=label.values if isinstance(label, Label) else None,
+        label_bound=None if isinstance(label, Label) else label.bound,
+        weight_bound=bounds["weight_bound"],
+    )
+    about = keys.read_table("study", content.get("study", {}), _ABOUT)
+    settings = {**about, "seed": engine.seed, "intercept": spec.intercept}
+    found = make_plan(spec, facts)
+    return Study(found, schema, tuple(identities.values()), privacy.delta, privacy.tuning, settings)
+
+
+_ABOUT = {
+    "title": Key(keys.text, "A model from several parties' records"),
+    "wait_s": Key(keys.positive),
+    "largest_norm": Key(keys.positive, LARGEST_NORM),
+}
+_NO_DATA = DataSection(
+    dataset=None, preprocessing="public", constant_column=False, file=None, files=None, test=None, public=False,
+    dialect=USUAL, row_norm=1.0, weight_column=None, weight_bound=1.0, min_records=1,
+)  # fmt: skip
+
+
+def _tables(text: str, path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"study: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+    if "data" in content:
+        raise InputError("study: got the table [data]; a study has none: each site has its own (`coterie site init`)")
+    keys.refuse_unknown("study", content, SECTIONS)
+    for name in _NEEDED:
+        if name not in content:
+            raise InputError(f"study: the table [{name}] is missing")
+    for name, table in content.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{name}: got {keys.short(table)}; a table is needed")
+    return content
+
+
+def _schema(content: dict[str, Any], folder: Path) -> tuple[Schema, tuple[str, ...]]:
+    if "file" in content:
+        keys.refuse_unknown("schema", content, ("file",))
+        return read_schema(folder / keys.text("schema.file", content["file"]))
+    return schema_from(content)
+
+
+def _parties(content: dict[str, Any]) -> tuple[dict[str, int], dict[str, Identity], dict[str, Any]]:
+    """Sizes and identities, in the order in which a federation has its parties; and what is left for others."""
+    known = ("sizes", "identities", "topology", "topology_seed")
+    keys.refuse_unknown("parties", content, known)
+    for name in ("sizes", "identities"):
+        if name not in content or not isinstance(content[name], dict) or not content[name]:
+            what = "how many records each holds" if name == "sizes" else "what `coterie site identity` prints at each"
+            raise InputError(f"parties.{name}: a table party = ... with {what} is needed")
+    sizes, identities = content["sizes"], content["identities"]
+    for name in sorted(sizes.keys() ^ identities.keys()):
+        missing = "identities" if name in sizes else "sizes"
+        raise InputError(f"parties.{missing}: the party {name!r} is missing")
+    order = sorted(sizes)
+    checked = {name: keys.whole(1)(f"parties.sizes.{name}", sizes[name]) for name in order}
+    who = {name: Identity.parse(identities[name], f"parties.identities.{name}") for name in order}
+    return checked, who, {name: content[name] for name in known[2:] if name in content}

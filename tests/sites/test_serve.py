@@ -1,0 +1,63 @@
+"""Packets over sockets: real ones, at paths of any length, with connections that hang, flood or lie about lengths."""
+
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from made import NAMES, make_sites
+
+from coterie.errors import InputError
+from coterie.site.messages import LARGEST_PACKET, unpack
+from coterie.site.serve import Sockets, UnreachableError, serve
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A site behind a socket whose path is longer than the operating system takes."""
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    [site, *_] = make_sites(folder)
+    threading.Thread(target=serve, args=(site,), daemon=True).start()
+    for _ in range(200):
+        if site.store.socket_file.exists():
+            break
+        time.sleep(0.05)
+    assert len(os.fsencode(site.store.socket_file)) > 108
+    return site
+
+
+def test_a_site_answers_whoever_connects_and_only_the_owner_can(served):
+    sockets = Sockets({NAMES[0]: served.store.socket_file})
+    for _ in range(3):
+        assert unpack(sockets(NAMES[0], b"nonsense")).kind == "refused"
+    assert served.store.socket_file.stat().st_mode & 0o777 == 0o600
+    # connections that hang in the middle of a frame hold up nobody
+    hanging = []
+    for _ in range(5):
+        connection = socket.socket(socket.AF_UNIX)
+        folder = os.open(served.store.folder, os.O_PATH)
+        connection.connect(f"/proc/self/fd/{folder}/site.sock")
+        os.close(folder)
+        connection.send(struct.pack(">I", 1000) + b"the beginning")
+        hanging.append(connection)
+    assert unpack(sockets(NAMES[0], b"nonsense")).kind == "refused"
+    # one that announces more than any packet has is closed
+    hanging[0].send(bytes(987) + struct.pack(">I", LARGEST_PACKET + 1))
+    hanging[0].settimeout(10)
+    (length,) = struct.unpack(">I", hanging[0].recv(4))
+    assert unpack(hanging[0].recv(length)).kind == "refused"
+    assert hanging[0].recv(1) == b""
+    for connection in hanging:
+        connection.close()
+    sockets.close()
+    with pytest.raises(InputError, match="another process works in"):
+        serve(served)
+
+
+def test_nobody_at_a_socket_is_said_so(tmp_path):
+    sockets = Sockets({"east": tmp_path / "east.sock"})
+    with pytest.raises(UnreachableError, match="east: no answer"):
+        sockets("east", b"x")

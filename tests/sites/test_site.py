@@ -1,0 +1,460 @@
+"""A site decides: what is not approved, signed, in order and in its policy is refused, and nothing is spent."""
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from made import DATA, DELTA, NAMES, approved, direct, make_sites, plan_of, policy_of, propose
+
+from coterie.algorithms import NoisyGradientDescent
+from coterie.certificate import Certificate, make_certificate
+from coterie.errors import InputError
+from coterie.keys import Identity, PrivateKeys, SignatureError
+from coterie.network.channels import Curator, SecureSum
+from coterie.network.selection import Poisson
+from coterie.plan import Plan
+from coterie.privacy.mechanisms import GaussianGradient
+from coterie.problems import L2, Logistic, Problem
+from coterie.site.coordinator import Coordinator, PartyError
+from coterie.site.messages import MessageError, numbers, pack, unpack
+from coterie.site.policy import Policy
+from coterie.site.proposal import Proposal
+from coterie.site.serve import UnreachableError
+from coterie.site.site import Site
+
+ROUNDS = 4
+
+
+class Recorded:
+    """An exchange that remembers what was asked and answered."""
+
+    def __init__(self, sites, *, stop_before=None):
+        self.exchange, self.stop_before, self.said = direct(sites), stop_before, []
+
+    def __call__(self, party, packet):
+        message = unpack(packet)
+        if message.kind == "round" and message["round"] == self.stop_before:
+            raise UnreachableError(f"{party} is away")
+        answer = self.exchange(party, packet)
+        self.said.append((party, packet, answer))
+        return answer
+
+    def of(self, party, kind, t):
+        return next(
+            (asked, answer)
+            for name, asked, answer in self.said
+            if name == party and unpack(asked).kind == kind and unpack(asked).fields.get("round") == t
+        )
+
+
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory):
+    """Sites in the middle of a run: rounds 0 and 1 are released."""
+    folder = tmp_path_factory.mktemp("halfway")
+    sites = make_sites(folder / "sites")
+    proposal, keys = approved(plan_of("gradient", ROUNDS), sites, wait_s=0.2)
+    recorded = Recorded(sites, stop_before=2)
+    with pytest.raises(PartyError, match="has not answered for"):
+        Coordinator(proposal, keys, recorded, folder / "run").run()
+    return sites, proposal, keys, recorded
+
+
+def kind_of(answer):
+    return unpack(answer).kind
+
+
+def last_reason(site):
+    return json.loads((site.store.folder / "log.jsonl").read_text().splitlines()[-1])["reason"]
+
+
+def test_a_round_that_is_asked_for_again_gets_the_stored_bytes(halfway):
+    sites, _, _, recorded = halfway
+    head = sites[0].ledger.head()
+    for t in (1, 0, 1):
+        asked, answered = recorded.of(NAMES[0], "round", t)
+        assert direct(sites)(NAMES[0], asked) == answered
+    assert sites[0].ledger.head() == head
+
+
+def test_also_after_a_restart_when_the_history_is_told_anew(halfway):
+    sites, proposal, keys, recorded = halfway
+    again = Site(sites[0].store.folder)
+    heard = unpack(recorded.of(NAMES[0], "round", 1)[0])["heard"]
+    asked = pack("round", proposal.digest, "coordinator", keys, round=1, first=1, heard=[])
+    assert kind_of(direct([again])(NAMES[0], asked)) == "behind"
+    asked = pack("round", proposal.digest, "coordinator", keys, round=1, first=0, heard=heard)
+    assert direct([again])(NAMES[0], asked) == recorded.of(NAMES[0], "round", 1)[1]
+    again.close()
+
+
+def test_rounds_with_other_content_are_refused(halfway):
+    sites, proposal, keys, _ = halfway
+    head = sites[0].ledger.head()
+    forged = pack("sum", proposal.digest, "coordinator", keys, round=0, value=np.ones(4))
+    asked = pack("round", proposal.digest, "coordinator", keys, round=1, first=0, heard=[[forged]])
+    assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+    assert "told again with other content" in last_reason(sites[0])
+    assert sites[0].ledger.head() == head
+
+
+@pytest.mark.parametrize("t", [3, 4, 10**5])
+def test_rounds_out_of_order_are_refused(halfway, t):
+    sites, proposal, keys, recorded = halfway
+    heard = unpack(recorded.of(NAMES[0], "round", 1)[0])["heard"] * t
+    asked = pack("round", proposal.digest, "coordinator", keys, round=t, first=0, heard=heard)
+    assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+
+
+def test_nobody_but_the_coordinator_of_the_proposal_can_ask(halfway):
+    sites, proposal, _, _ = halfway
+    for keys in (PrivateKeys.generate(), sites[1].keys):
+        asked = pack("open", proposal.digest, "coordinator", keys)
+        assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+        assert "is not signed by its key" in last_reason(sites[0])
+
+
+def test_nor_can_anybody_wake_a_run_that_the_site_has_not_begun(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, _ = approved(plan_of("gradient"), sites)
+    asked = pack("open", proposal.digest, "coordinator", PrivateKeys.generate())
+    assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+    assert sites[0].ledger.reservation(proposal.digest) is None
+
+
+def test_what_others_are_said_to_have_released_must_be_signed_by_them(halfway):
+    sites, proposal, keys, recorded = halfway
+    head = sites[0].ledger.head()
+    [first] = unpack(recorded.of(NAMES[0], "round", 1)[0])["heard"]
+    for forger in (sites[1].keys, PrivateKeys.generate()):
+        forged = pack("sum", proposal.digest, "coordinator", forger, round=1, value=np.zeros(4))
+        asked = pack("round", proposal.digest, "coordinator", keys, round=2, first=0, heard=[first, [forged]])
+        assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+        assert "is not signed by its key" in last_reason(sites[0])
+    assert sites[0].ledger.head() == head
+
+
+def test_a_site_that_was_passed_over_neither_signs_nor_works_afterwards(tmp_path):
+    """A coordinator that is a curator can tell any sums; what they skip is not made up for."""
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("gradient", ROUNDS), sites)
+    exchange = direct(sites)
+    exchange(NAMES[0], pack("open", proposal.digest, "coordinator", keys))
+    told = [[pack("sum", proposal.digest, "coordinator", keys, round=t, value=np.full(4, 0.1))] for t in range(ROUNDS)]
+    asked = pack("finish", proposal.digest, "coordinator", keys, first=0, heard=told)
+    assert kind_of(exchange(NAMES[0], asked)) == "refused"
+    assert "was not asked whenever the plan says so" in last_reason(sites[0])
+    asked = pack("round", proposal.digest, "coordinator", keys, round=1, first=0, heard=told[:1])
+    assert kind_of(exchange(NAMES[0], asked)) == "refused"
+    assert "was not asked for in time" in last_reason(sites[0])
+    assert not sites[0].ledger.reservation(proposal.digest).committed
+
+
+def test_a_site_works_only_in_the_rounds_that_the_plan_gives_it(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("walk", ROUNDS), sites)
+    idle = int(np.flatnonzero(~proposal.plan.participation[0])[0])
+    direct(sites)(NAMES[idle], pack("open", proposal.digest, "coordinator", keys))
+    asked = pack("round", proposal.digest, "coordinator", keys, round=0, first=0, heard=[])
+    assert kind_of(direct(sites)(NAMES[idle], asked)) == "refused"
+    assert "in which this site does not work" in last_reason(sites[idle])
+
+
+def test_a_release_in_the_sites_own_name_must_be_its_own(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("walk", ROUNDS), sites)
+    works = proposal.plan.participation
+    first = int(np.flatnonzero(works[0])[0])
+    site = sites[first]
+    direct(sites)(NAMES[first], pack("open", proposal.digest, "coordinator", keys))
+    forged = pack("release", proposal.digest, NAMES[first], site.keys, round=0, value=np.zeros(4))
+    asked = pack("finish", proposal.digest, "coordinator", keys, first=0, heard=[[forged]] * ROUNDS)
+    assert kind_of(direct(sites)(NAMES[first], asked)) == "refused"
+    assert "that it has not made" in last_reason(site)
+
+
+def test_a_run_that_was_not_approved_is_refused_and_costs_nothing(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = propose(plan_of("gradient"), sites)
+    head = sites[0].ledger.head()
+    for kind, fields in (("open", {}), ("round", {"round": 0, "first": 0, "heard": []})):
+        assert kind_of(direct(sites)(NAMES[0], pack(kind, proposal.digest, "coordinator", keys, **fields))) == "refused"
+    assert sites[0].ledger.head() == head
+
+
+def test_a_round_needs_a_reservation(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("gradient"), sites)
+    asked = pack("round", proposal.digest, "coordinator", keys, round=0, first=0, heard=[])
+    assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
+    assert "not reserved" in last_reason(sites[0])
+
+
+def test_withdrawing_before_anything_was_released_gives_the_price_back(tmp_path):
+    sites = make_sites(tmp_path, epsilon="100.0")
+    proposal, keys = approved(plan_of("gradient"), sites)
+    site, opening = sites[0], pack("open", proposal.digest, "coordinator", keys)
+    assert kind_of(direct(sites)(NAMES[0], opening)) == "ready"
+    assert site.ledger.total(NAMES[0]).epsilon > 0
+    assert site.withdraw(proposal.digest)
+    assert site.ledger.total(NAMES[0]).epsilon == 0
+    assert kind_of(direct(sites)(NAMES[0], opening)) == "refused"
+    assert "a new proposal is needed" in " ".join(site.review(proposal).refusals)
+
+
+def test_withdrawing_in_the_middle_ends_the_run_and_keeps_the_charge(tmp_path):
+    sites = make_sites(tmp_path / "sites", epsilon="100.0")
+    proposal, keys = approved(plan_of("gradient", ROUNDS), sites)
+    exchange = direct(sites)
+
+    def leaving(party, packet):
+        if party == NAMES[2] and unpack(packet).fields.get("round") == 2:
+            Site(sites[2].store.folder).withdraw(proposal.digest)  # as another process would
+        return exchange(party, packet)
+
+    with pytest.raises(PartyError, match="south refused, for a reason that stands in its own log"):
+        Coordinator(proposal, keys, leaving, tmp_path / "run").run()
+    booked = sites[2].ledger.reservation(proposal.digest)
+    assert sorted(booked.committed) == [0, 1]
+    assert sites[2].ledger.total(NAMES[2]).epsilon == pytest.approx(proposal.losses[2])
+
+
+def test_a_budget_that_would_be_exceeded_is_refused_at_approval_and_at_the_run(tmp_path):
+    sites = make_sites(tmp_path / "sites", epsilon="1.0")
+    plan = plan_of("gradient", ROUNDS)
+    plan = plan.calibrate(0.7, DELTA)
+    first, keys = approved(plan, sites)
+    second, other_keys = approved(plan, sites)  # nothing is spent yet, so each fits by itself
+    Coordinator(first, keys, direct(sites), tmp_path / "run").run()
+    assert "would be spent of 1" in " ".join(sites[0].review(second).refusals)
+    with pytest.raises(PartyError, match="refused"):
+        Coordinator(second, other_keys, direct(sites), tmp_path / "other").run()
+    assert sites[0].ledger.reservation(second.digest) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "settings", "reason"),
+    [
+        ("gradient", "curator = false", {}, "curator: the coordinator would see contributions without noise"),
+        ("gradient", "curator = true", {"seed": 1}, "seeded: the noise would come from a seed"),
+        ("gradient", "curator = true\nsmallest_parties = 9", {}, "smallest_parties: 4 take part, 9 are needed"),
+        ("gradient", 'curator = true\n# algorithms = ["walk-admm"]', {}, "algorithms: noisy-gradient-descent"),
+        ("pairs", "colluders = 2", {}, "colluders: the plan is priced for 1, 2 are needed"),
+        ("gradient", 'curator = true\n# losses = ["squared"]', {}, "losses: logistic is not allowed"),
+    ],
+)
+def test_policy(tmp_path, kind, more, settings, reason):
+    text = (
+        policy_of(NAMES[0], more=more)
+        .replace('# algorithms = ["w', 'algorithms = ["w')
+        .replace('# losses = ["s', 'losses = ["s')
+    )
+    sites = make_sites(tmp_path)
+    (sites[0].store.folder / "site.toml").write_text(text)
+    site = Site(sites[0].store.folder)
+    proposal, _ = propose(plan_of(kind), sites, **settings)
+    assert reason in " ".join(site.review(proposal).refusals)
+    assert not site.approve(proposal).fits
+    assert not site.store.is_approved(proposal.digest)
+
+
+def test_who_may_ask_and_what_the_site_is_called(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = propose(plan_of("gradient"), sites)
+    policy = sites[0].policy
+    assert (
+        Policy(name="east", data="x", epsilon=1.0, delta=0.1, curator=True, coordinators=(keys.identity,)).refusals(
+            proposal, 0
+        )
+        == []
+    )
+    stranger = (PrivateKeys.generate().identity,)
+    refused = Policy(name="west", data="x", curator=True, coordinators=stranger).refusals(proposal, 0)
+    assert [sentence.split(":")[0] for sentence in refused] == ["name", "budget", "coordinators"]
+    assert policy.refusals(proposal, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name = 'a'", "key 'data' is missing"),
+        ("name = 'a'\ndata = 'x.csv'\nepsilom = 1", "unknown key 'epsilom'"),
+        ("name = 'a'\ndata = 'x.csv'\n[budget]\nepsilon = 1", "both or neither"),
+        ("name = 'a'\ndata = 'x.csv'\n[budget]\nepsilon = -1\ndelta = 0.1", "a positive number is needed"),
+        ("name = 'a'\ndata = 'x.csv'\n[policy]\ncurator = 1", "true or false is needed"),
+        ("name = 'a'\ndata = 'x.csv'\n[policy]\nalgorithms = ['walk']", "did you mean"),
+        ("name = 'a'\ndata = 'x.csv'\n[policy]\ncoordinators = ['coterie1:abc']", "cut off or misspelt"),
+        ("name = \x00", "is not TOML"),
+    ],
+)
+def test_a_policy_that_cannot_be_read_is_refused_in_a_sentence(tmp_path, text, sentence):
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        Policy.read(tmp_path)
+
+
+def test_the_first_policy_has_every_setting_and_allows_little():
+    content = tomllib.loads(policy_of("east", more=""))
+    assert not content["policy"]["curator"]
+    assert not content["policy"]["seeded"]
+
+
+# --- proposals --------------------------------------------------------------------------------------------------------
+
+
+def test_a_proposal_is_read_back_and_any_change_is_found(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, _ = propose(plan_of("graph"), sites, title="T", wait_s=5.0)
+    again = Proposal.from_json(proposal.to_json())
+    assert again.digest == proposal.digest
+    assert again.plan == proposal.plan
+    content = json.loads(proposal.to_json())
+    for key, value in (("delta", 1e-3), ("seed", 1), ("wait_s", None), ("title", "U"), ("nonce", "0"), ("more", 1)):
+        with pytest.raises(InputError, match="proposal: "):
+            Proposal.from_json(json.dumps({**content, key: value}))
+    swapped = dict(zip(NAMES, list(content["parties"].values())[::-1], strict=True))
+    with pytest.raises(InputError, match="changed after it was made"):
+        Proposal.from_json(json.dumps({**content, "parties": swapped}))
+    page = proposal.to_markdown()
+    assert all(f"| {name} |" in page for name in NAMES)
+    assert "the run waits 5 seconds, then ends" in page
+
+
+def test_what_cannot_be_carried_out_between_sites_is_not_proposed(tmp_path):
+    sites = make_sites(tmp_path)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+
+    def plan(channel, **settings):
+        algorithm = NoisyGradientDescent(
+            mechanism=GaussianGradient(noise_multiplier=5.0),
+            regulariser=L2(1.0),
+            step=0.01,
+            channel=channel,
+            **settings,
+        )
+        return Plan.make(algorithm, problem, "ring", DATA.facts, rounds=2, adjacency="zero-out", unit="party")
+
+    with pytest.raises(InputError, match="channel: got 'secure-sum'; between sites nothing stands behind that word"):
+        propose(plan(SecureSum()), sites)
+    with pytest.raises(InputError, match="the coordinator would know a secret selection"):
+        propose(plan(Curator(), selection=Poisson(probability=0.5, seed=None)), sites)
+
+
+# --- keys and messages ------------------------------------------------------------------------------------------------
+
+
+def test_keys_stay_private_and_identities_are_checked(tmp_path):
+    keys = PrivateKeys.generate()
+    keys.save(tmp_path / "key")
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert PrivateKeys.load(tmp_path / "key").identity == keys.identity
+    with pytest.raises(InputError, match="never overwritten"):
+        keys.save(tmp_path / "key")
+    (tmp_path / "key").chmod(0o644)
+    with pytest.raises(InputError, match="can be read by others"):
+        PrivateKeys.load(tmp_path / "key")
+    text = str(keys.identity)
+    assert Identity.parse(text) == keys.identity
+    for wrong in (text[:-1], text + "A", text.replace("coterie1:", ""), "", None, 7):
+        with pytest.raises(InputError, match="is needed"):
+            Identity.parse(wrong)
+
+
+def test_only_whom_it_is_sealed_to_can_open_it():
+    one, other = PrivateKeys.generate(), PrivateKeys.generate()
+    sealed = one.identity.seal(b"content", b"context")
+    assert one.open_sealed(sealed, b"context") == b"content"
+    for keys, content, context in (
+        (other, sealed, b"context"),
+        (one, sealed, b"other context"),
+        (one, sealed[:-1] + bytes([sealed[-1] ^ 1]), b"context"),
+        (one, b"", b"context"),
+    ):
+        with pytest.raises(SignatureError):
+            keys.open_sealed(content, context)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (np.zeros(3), "shape"),
+        (np.zeros((2, 2)), "shape"),
+        (np.array([0, 0, 0, np.nan]), "not finite"),
+        (np.array([0, 0, 0, np.inf]), "not finite"),
+        (np.array([0, 0, 0, 1e300]), "beyond 10"),
+        (np.full(4, 9.0), "norm of|of norm 18"),
+    ],
+)
+def test_numbers_in_a_message_are_checked(value, sentence):
+    message = unpack(pack("release", "0" * 64, "east", PrivateKeys.generate(), round=0, value=value))
+    with pytest.raises(MessageError, match=sentence):
+        numbers(message["value"], (4,), largest_norm=10.0)
+
+
+def test_a_party_that_sends_what_cannot_be_used_is_named(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("walk", ROUNDS), sites)
+    exchange = direct(sites)
+    holder = NAMES[int(np.flatnonzero(proposal.plan.participation[0])[0])]
+    for number, value in enumerate((np.full(4, np.nan), np.full(4, 1e12), np.zeros(5))):
+        own = next(site.keys for site in sites if site.policy.name == holder)
+
+        def lying(party, packet, own=own, value=value):
+            if unpack(packet).kind == "round":
+                return pack("release", proposal.digest, holder, own, round=0, value=value)
+            return exchange(party, packet)
+
+        with pytest.raises(PartyError, match=f"{holder} sent something that cannot be used"):
+            Coordinator(proposal, keys, lying, tmp_path / f"run{number}").run()
+
+
+def test_a_party_that_refuses_ends_the_run_though_others_are_away(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = propose(plan_of("gradient"), sites)
+    sites[-1].store.approve(proposal)
+    exchange = direct(sites)
+
+    def some_are_away(party, packet):
+        if party == NAMES[0]:
+            raise UnreachableError("away")
+        return exchange(party, packet)
+
+    with pytest.raises(PartyError, match=r"(north|south) refused"):
+        Coordinator(proposal, keys, some_are_away, tmp_path / "run").run()
+
+
+def test_a_policy_that_has_changed_holds_from_the_next_opening_on(tmp_path):
+    sites = make_sites(tmp_path)
+    proposal, keys = approved(plan_of("gradient"), sites)
+    opening = pack("open", proposal.digest, "coordinator", keys)
+    assert kind_of(direct(sites)(NAMES[0], opening)) == "ready"
+    (sites[0].store.folder / "site.toml").write_text(policy_of(NAMES[0], more="curator = false"))
+    assert kind_of(direct(sites)(NAMES[0], opening)) == "refused"
+    assert "the policy does not allow this run: curator" in last_reason(sites[0])
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def test_every_site_signs_and_a_certificate_says_who(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("gradient", ROUNDS), sites)
+    coordinator = Coordinator(proposal, keys, direct(sites), tmp_path / "run")
+    coordinator.run()
+    signed = coordinator.signatures()
+    certificate = make_certificate(proposal.plan, DELTA, reproducible=False, engine="sites", sites=signed)
+    certificate.verify()
+    assert [(name, key) for name, key in certificate.signers] == list(zip(NAMES, proposal.parties, strict=True))
+    assert "## Signed by every site" in certificate.to_markdown()
+    entries = {entry.hash for entry in sites[0].ledger.entries() if entry.kind == "reserved"}
+    assert signed["signed"][0]["statement"]["ledger_entry"] in entries
+    for change in (
+        {"transcript": "0" * 64},
+        {"signed": signed["signed"][:-1]},
+        {"signed": [*signed["signed"][:-1], signed["signed"][0]]},
+        {"signed": [{**signed["signed"][0], "signature": signed["signed"][1]["signature"]}, *signed["signed"][1:]]},
+        {"proposal": "1" * 64},
+    ):
+        forged = make_certificate(proposal.plan, DELTA, reproducible=False, engine="sites", sites={**signed, **change})
+        with pytest.raises(InputError, match="certificate: "):
+            Certificate(forged.document).verify()
