@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -102,23 +102,18 @@ class PairwiseSum(_Aggregating):
     they know.
 
     spread: the variance of a message in units of what hides a single party in it: the more, the less noise is left in
-        the sum, and the more is left where a party is missing.
+        the sum. A sum without one of the messages would carry up to as much, so runs wait for everybody.
     graph: who shares noise with whom; all pairs where it is None.
-    missing: what happens when a message does not arrive: the run waits, or uses the sum with the noise that its
-        partners' messages then carry.
     """
 
     colluders: int
     spread: float = 256.0
     graph: Topology | None = None
-    missing: Literal["wait", "use"] = "wait"
     name = "pairwise-sum"
 
     def __post_init__(self) -> None:
         if isinstance(self.colluders, bool) or not isinstance(self.colluders, (int, np.integer)) or self.colluders < 0:
             raise InputError(f"colluders: got {self.colluders!r}; an integer >= 0 is needed")
-        if self.missing not in ("wait", "use"):
-            raise InputError(f"missing: got {self.missing!r}; 'wait' or 'use' is needed")
         if self.graph is not None and self.graph.unrestricted:
             raise InputError("graph: got 'unrestricted'; who shares noise with whom must be known")
 
@@ -141,12 +136,6 @@ class PairwiseSum(_Aggregating):
 
     def noise(self, n_parties: int) -> SumNoises:
         return SumNoises(n_parties, self.pairs(n_parties).own)
-
-    def left_over(self, n_parties: int, n_missing: int) -> float:
-        """The most variance that so many missing messages leave in the sum, in units of what hides a single party."""
-        noise, degrees = self.pairs(n_parties), np.sort(self.partners(n_parties).degrees)[::-1]
-        pairs = int(np.minimum(degrees[:n_missing], n_parties - n_missing).sum())
-        return pairs * noise.pair**2
 
     def message(self, contribution: Contribution, grant: Any, noise: UnitNoise) -> Release:
         """What one party sends, stacked as one contribution: its own unit noise and its pairs' whole steps."""

@@ -207,13 +207,12 @@ def check_plan(plan: Plan) -> None:
             f"channel: got {algorithm.channel.name!r}; between sites nothing stands behind that word, which a process "
             "simulates: use trust = 'pairs' or 'none', or 'curator' where every site's policy trusts the coordinator"
         )
-    if isinstance(algorithm.channel, PairwiseSum):
-        if algorithm.channel.missing != "wait":
-            raise InputError(f"missing: got {algorithm.channel.missing!r}; between sites a run waits for everybody")
-        if plan.participation is not None:
-            raise InputError(
-                f"selection: got {algorithm.selection}; noise of pairs cancels where everybody works in every round"
-            )
+    if isinstance(algorithm.channel, PairwiseSum) and plan.participation is not None:
+        raise InputError(
+            f"selection: got {algorithm.selection}; noise of pairs cancels where everybody works in every round"
+        )
+    if plan.moments is not None:
+        raise InputError("inference: got a plan with releases for intervals; between sites there are none yet")
     if algorithm.selection.secret:
         raise InputError(
             f"selection: got {algorithm.selection}; the coordinator would know a secret selection, so no loss that "
