@@ -26,7 +26,7 @@ from coterie.algorithms import (
 from coterie.data import Federation
 from coterie.engines import mpi
 from coterie.engines.in_process import Paths, run
-from coterie.network.channels import Broadcast, Curator, SecureSum
+from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
@@ -57,6 +57,9 @@ ALGORITHMS = {
     "states": fixed_point_admm(channel=Curator(), regulariser=L2(1.0), prox_step=0.3, **GAUSS),
     "gradient": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=SecureSum()
+    ),
+    "pairs": NoisyGradientDescent(
+        mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=PairwiseSum(colluders=2)
     ),
 }
 
