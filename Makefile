@@ -6,7 +6,7 @@ LOWEST_TESTS := tests/contract/test_commands.py tests/contract/test_command_line
 	tests/contract/test_estimators_sklearn.py tests/unit/test_ledger.py tests/unit/test_ledger_files.py \
 	tests/unit/test_spending.py tests/unit/test_spending_files.py
 
-.PHONY: demo test test-slow test-lowest lint format clean mutants audit-calibration bench bench-quick
+.PHONY: demo test test-slow test-lowest lint format docs clean mutants audit-calibration bench bench-quick
 
 demo: .venv/installed
 	$(BIN)/coterie demo
@@ -43,6 +43,10 @@ lint: .venv/installed
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
+# Pages of docs/ into site/; a link that leads nowhere is an error.
+docs: .venv/installed
+	$(BIN)/zensical build --clean --strict
+
 format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -55,4 +59,4 @@ format: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest build dist
+	rm -rf .venv .venv-lowest build dist site .cache

@@ -2,7 +2,7 @@
 
     python benchmarks/graph_family.py [--seeds 10] [--only WORD] [--out FILE.json]
 
-Rows of `papers` preprocessing and the split that the reference lines were drawn on (benchmarks/README.md). Settings are
+Rows of `papers` preprocessing and the split that the reference lines were drawn on (docs/benchmarks.md). Settings are
 the same function of public facts for every cell, given in `coupling` and `ROUNDS`.
 """
 

@@ -47,6 +47,10 @@ def reproduce(
         return
     if quick:
         os.environ.setdefault("XLA_FLAGS", _fast_compilation())
+        if not json_list:
+            typer.echo(
+                "quick: few runs and iterations, so that claims may hold or fail by chance; to look, not to conclude"
+            )
     figures = find(MODULES if everything else names or ())
 
     from coterie.cli.progress import shown_progress

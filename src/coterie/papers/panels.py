@@ -11,9 +11,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 BARS = 20  # ranges over runs are drawn at about so many places
+# what a reader of a legend cannot know
+WORDS = {
+    "M1": "ADMM, each party's moves noised",
+    "M2": "ADMM, sum of moves noised",
+    "M3": "ADMM, sum of states noised",
+}
+ERROR = "test error"  # the label of an axis of shares, which is drawn in percent
 
 
-def grid(rows: int, columns: int, *, size: tuple[float, float] = (4.4, 3.2)) -> tuple["Picture", np.ndarray]:
+def grid(rows: int, columns: int, *, size: tuple[float, float] = (5.6, 3.2)) -> tuple["Picture", np.ndarray]:
     """A picture and its axes, (rows, columns)."""
     from matplotlib.figure import Figure as Picture
 
@@ -27,7 +34,7 @@ Styles = Mapping[str, Mapping[str, Any]]  # by the curve's name
 def plot(axes: Any, curves: Iterable[Curve], styles: Styles, *, more: str = "", **style: Any) -> None:
     """Lines, with the range over runs as bars; `more` is added to the legend."""
     for curve in curves:
-        look = {"lw": 1.4, "label": curve.name + more, **styles.get(curve.name, {}), **style}
+        look = {"lw": 1.4, "label": WORDS.get(curve.name, curve.name) + more, **styles.get(curve.name, {}), **style}
         axes.plot(curve.x, curve.y, **look)
         if curve.low is not None and curve.high is not None and np.any(curve.high > curve.low):
             at = slice(None, None, max(1, len(curve.x) // BARS))
@@ -38,8 +45,30 @@ def finish(axes: Any, title: str, xlabel: str, ylabel: str, *, legend: bool = Tr
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=xlabel, ylabel=ylabel, **settings)
     axes.spines[["top", "right"]].set_visible(False)
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            _plain_ticks(axis)
+    if ylabel == ERROR:
+        from matplotlib.ticker import PercentFormatter
+
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if legend:
-        axes.legend(fontsize=7.5, framealpha=0.7, edgecolor="none")
+        # beside the axes: inside, there is always a curve that it hides
+        axes.legend(fontsize=7.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Numbers as people write them, as many as fit the range: 0.1, 0.2, 0.5 and not 2 × 10^-1."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    if decades < 1:
+        axis.set_major_locator(MaxNLocator(5))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,), numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def privacy_rows(axes: Sequence[Any], letter: str, curves: Any, styles: Styles, bound: str) -> None:

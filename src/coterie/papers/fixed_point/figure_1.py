@@ -413,19 +413,19 @@ def _references(scale: Scale) -> list[Curve]:
 
 
 def draw(curves: Curves):
-    picture, axes = grid(1, 4)
+    picture, axes = grid(2, 2)
     titles = {
         "a": ("as the paper does it", "ε as published, δ = 1e-6"),
         "a certified": ("the same runs", "certified ε, δ = 1e-6"),
         "b": ("settings from public data", "certified ε, δ = 1e-6"),
     }
-    for place, (panel, (title, xlabel)) in zip(axes[0], titles.items(), strict=False):
+    for place, (panel, (title, xlabel)) in zip(axes.flat, titles.items(), strict=False):
         plot(place, curves.of(panel), LOOKS, marker="o", ms=3)
         for line in curves.of("reference"):
             place.axhline(line.last, color="grey", lw=0.8, ls=":" if line.name == "zero" else "--", label=line.name)
         finish(place, title, xlabel, "test objective", xscale="log", yscale="log")
-    plot(axes[0, 3], curves.of("without noise"), LOOKS)
-    finish(axes[0, 3], "without noise", "round", "test objective", yscale="log")
+    plot(axes[1, 1], curves.of("without noise"), LOOKS)
+    finish(axes[1, 1], "without noise", "round", "test objective", yscale="log")
     return picture
 
 

@@ -1,0 +1,47 @@
+"""Reproduced figures can be read: legends beside the curves, numbers as people write them, words for methods."""
+
+import io
+
+import numpy as np
+import pytest
+
+from coterie.papers.figure import Curve
+from coterie.papers.panels import ERROR, WORDS, finish, grid, plot
+
+
+def drawn(xscale, ylabel, x, y, yscale="linear", name="M2"):
+    picture, axes = grid(1, 1)
+    plot(axes[0, 0], [Curve("a", name, np.array(x), np.array(y))], {})
+    finish(axes[0, 0], "title", "ε", ylabel, xscale=xscale, yscale=yscale)
+    picture.savefig(io.BytesIO())
+    return axes[0, 0]
+
+
+def texts(axis):
+    low, high = sorted(axis.get_view_interval())
+    ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return [label.get_text() for at, label in ticks if low <= at <= high]
+
+
+def test_the_legend_hides_no_curve():
+    axes = drawn("linear", "loss", [1, 2, 3], [1, 2, 3])
+    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_errors_are_in_percent(scale):
+    axes = drawn("linear", ERROR, [1, 2, 3], [0.16, 0.2, 0.24], yscale=scale)
+    assert texts(axes.yaxis)
+    assert all(text.endswith("%") for text in texts(axes.yaxis))
+
+
+@pytest.mark.parametrize("y", [[0.4, 0.5, 0.52], [0.1, 1.0, 3.0], [1e-2, 10.0, 1e4]])
+def test_ticks_of_logarithmic_axes_are_plain_numbers(y):
+    shown = texts(drawn("log", "loss", [0.5, 1, 8], y, yscale="log").yaxis)
+    assert 3 <= len(shown) <= 8
+    assert all(float(text) > 0 for text in shown)
+
+
+def test_methods_have_words():
+    labels = [text.get_text() for text in drawn("linear", "loss", [1, 2], [1, 2]).get_legend().get_texts()]
+    assert labels == [WORDS["M2"]]
