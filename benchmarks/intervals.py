@@ -1,7 +1,7 @@
 """How often 95 % intervals hold the truth: the method of `coterie.inference`, repeated in batches.
 
-    python benchmarks/coverage.py --cells 2000,6,4,1.0,0.5 --repeats 1000
-    python benchmarks/coverage.py --all --out coverage.jsonl
+    python benchmarks/intervals.py --cells 2000,6,4,1.0,0.5 --repeats 1000
+    python benchmarks/intervals.py --all --out coverage.jsonl
 
 A cell is n records, d columns of the design (the constant one among them), N parties that noise their own releases,
 epsilon, and the share of positives. Rows are uniform in a box, scores have standard deviation 1.2, and every second
