@@ -165,28 +165,29 @@ class Seeded(_Source):
     def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
         """Draws of a repeat follow each other round by round, so most can be taken off one stream together."""
         repeat, party, t = keys.T
-        place = t * rows + party % rows
-        stream = np.stack([repeat, party // rows])
-        order = np.lexsort((place, *stream))
-        breaks = (np.diff(place[order]) != 1) | (np.diff(stream[:, order]) != 0).any(axis=0)
-        blocks = -(-count // _WORDS_PER_BLOCK)
-        philox, out = self._philox(0, purpose), np.empty((len(keys), count), np.int64)
-        state = philox.state
-        for run in np.split(order, np.flatnonzero(breaks) + 1):
+        place, beyond = t * rows + party % rows, party // rows
+        follow = (place[1:] - place[:-1] == 1) & (repeat[1:] == repeat[:-1]) & (beyond[1:] == beyond[:-1])
+        if len(keys) and follow.all():
+            return self._stream_words(int(repeat[0]), int(beyond[0]), int(place[0]), len(keys), count, purpose)
+        order = np.lexsort((place, repeat, beyond))
+        out = np.empty((len(keys), count), np.int64)
+        ordered = np.stack([place, repeat, beyond])[:, order]
+        breaks = np.flatnonzero((np.diff(ordered[0]) != 1) | (np.diff(ordered[1:]) != 0).any(axis=0)) + 1
+        for run in np.split(order, breaks):
             first = run[0]
-            state["state"]["counter"][:] = (
-                int(place[first]) * blocks,
-                repeat[first],
-                stream[1, first],
-                _PURPOSE[purpose],
-            )
-            philox.state = state
-            words = philox.random_raw(len(run) * blocks * _WORDS_PER_BLOCK)
-            out[run] = words.view(np.int64).reshape(len(run), -1)[:, :count]
+            where = int(repeat[first]), int(beyond[first]), int(place[first])
+            out[run] = self._stream_words(*where, len(run), count, purpose)
         return out
 
-    def _philox(self, repeat: int, purpose: str) -> np.random.Philox:
-        return np.random.Philox(key=int.from_bytes(self._key, "little"), counter=[0, repeat, 0, _PURPOSE[purpose]])
+    def _stream_words(self, repeat: int, beyond: int, place: int, n: int, count: int, purpose: Purpose) -> np.ndarray:
+        """Of n places that follow each other, (n, count)."""
+        blocks = -(-count // _WORDS_PER_BLOCK)
+        words = self._philox(repeat, purpose, place * blocks, beyond).random_raw(n * blocks * _WORDS_PER_BLOCK)
+        return words.view(np.int64).reshape(n, -1)[:, :count]
+
+    def _philox(self, repeat: int, purpose: str, block: int = 0, beyond: int = 0) -> np.random.Philox:
+        counter = [block, repeat, beyond, _PURPOSE[purpose]]
+        return np.random.Philox(key=int.from_bytes(self._key, "little"), counter=counter)
 
     def _more(self, keys: np.ndarray, purpose: Purpose) -> More:
         return _hashed_more(self._key, keys, purpose)
