@@ -8,8 +8,9 @@ of working men) are in the wheel of `causaldata`, `fair` (a survey on marriages)
 round numbers and logarithms stand where amounts and counts do. Centres and scales of heart disease were added, as
 textbook numbers, and the usual row norm was made the default, after results on heart disease had been seen, and
 `fair` is among the data on which encodings were tried. No constant was fitted to scorecard, cps or Adult, but early
-results on them had been seen when the defaults were fixed, and Adult's logarithms were written after them. Both encodings are fitted by the same estimator, with an intercept and every setting open. AUC, mean over seeds of
-the noise; the split is one and the same.
+results on them had been seen when the defaults were fixed, and Adult's logarithms were written after them. Both
+encodings are fitted by the same estimator, with an intercept and every setting open. AUC, mean over seeds of the
+noise; the split is one and the same.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The design of the estimators, under the name it had before specs and the demo shared it: see `coterie.data.design`."""
+"""The estimators' design, under the name it had before specs and the demo shared it: see `coterie.data.design`."""
 
 from coterie.data.design import make_design, split_intercept
 
