@@ -26,15 +26,14 @@ class Chromium:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
 
-        # the browser reads from 3 and writes to 4
-        def place():
-            one, two = os.dup(to_browser), os.dup(from_browser)
-            os.dup2(one, 3)
-            os.dup2(two, 4)
-
+        # the browser reads from 3 and writes to 4, which a shell puts in place: a fork of this process is no good, JAX
+        # has threads
         command = [program, *FLAGS, f"--user-data-dir={self._folder}", "about:blank"]
         self._process = subprocess.Popen(
-            command, preexec_fn=place, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],
+            pass_fds=(to_browser, from_browser),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_browser)
         os.close(from_browser)

@@ -359,7 +359,7 @@ def test_amplification_is_claimed_where_it_is_proved():
          PrivacyPreconditionError, "relaxation: got 1.0; less than 1.0"),
         (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=SecureSum(),
                                              selection=Sample(count=2, seed=0))),
-         InputError, "selection: got Sample(count=2, seed=0); a secure sum needs every party's share"),
+         InputError, "selection: got Sample(count=2, seed=0); a secure-sum needs every party's share"),
         (lambda: plan_of(BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator(),
                                              selection=Poisson(probability=0.5, seed=None))),
          PrivacyPreconditionError, "selection: secret, but states that are broadcast gain nothing"),

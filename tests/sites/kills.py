@@ -83,7 +83,7 @@ def run_coordinator(folder, sites, point, t):
     import made
 
     from coterie.certificate import make_certificate
-    from coterie.cli.spec.execution import fill_run
+    from coterie.cli.spec.execution import fill_run, model_of
     from coterie.data import Label, NumberColumn, Schema
     from coterie.keys import PrivateKeys
     from coterie.rundir import new_directory
@@ -121,16 +121,8 @@ def run_coordinator(folder, sites, point, t):
         names = [f"x{i}" for i in range(made.X.shape[1])]
         schema = Schema(tuple(NumberColumn(name, -9, 9) for name in names), Label("y", ("0", "1")))
         with new_directory(result) as partial:
-            fill_run(
-                partial,
-                transcript,
-                certificate,
-                {"proposal.json": proposal.to_json()},
-                "",
-                schema,
-                names,
-                intercept=False,
-            )
+            model = model_of(transcript, schema, names, intercept=False)
+            fill_run(partial, transcript, certificate, {"proposal.json": proposal.to_json()}, "", model)
     one.hand_out({path.name: path.read_bytes() for path in result.iterdir()})
     if point == "handed out":
         die()
@@ -213,10 +205,11 @@ class Servers:
         certificate = Certificate.from_json((place / "result" / "certificate.json").read_text())
         certificate.verify()
         sent = {}
-        for party, packet in msgpack.Unpacker(open(place / "received", "rb"), raw=False):  # noqa: SIM115
-            message = unpack(packet)
-            if message.kind in ("release", "masked", "contribution"):
-                sent.setdefault((party, message["round"]), set()).add(packet)
+        with open(place / "received", "rb") as received:
+            for party, packet in msgpack.Unpacker(received, raw=False):
+                message = unpack(packet)
+                if message.kind in ("release", "masked", "contribution"):
+                    sent.setdefault((party, message["round"]), set()).add(packet)
         if any(len(packets) > 1 for packets in sent.values()):
             return "a round was answered with two different packets"
         works = proposal.plan.participation
