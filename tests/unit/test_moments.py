@@ -71,12 +71,13 @@ def exact(loss, federation, f, clip=None):
     return gradients.sum(axis=0), hessians.sum(axis=0), gradients.T @ gradients
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("trust", ["curator", "none"])
+# squared loss needs a sum in its rounds
+@pytest.mark.parametrize(
+    ("name", "trust"),
+    [(name, trust) for name in LOSSES for trust in ("curator", "none") if (name, trust) != ("squared", "none")],
+)
 def test_releases_are_the_moments_of_all_records(name, trust):
     loss = LOSSES[name]
-    if name == "squared" and trust == "none":
-        pytest.skip("the rounds need a sum")
     federation = federation_of(loss)
     plan = plan_of(loss, federation, trust=trust)
     f = np.random.default_rng(1).normal(size=plan.problem.n_coefficients(plan.facts))
