@@ -12,10 +12,13 @@ import numba
 import numpy as np
 
 from coterie.native.kernels import kernel
-from coterie.native.vectors import LANES, aligned, everywhere, load, nearest_whole, store, total
+from coterie.native.vectors import LANES, aligned, everywhere, load, plus_bits, store, total
 
 # by LLVM: as calls they would count references to arrays, once for each of their arguments
 _inlined: Any = numba.njit(nogil=True, error_model="numpy", forceinline=True)
+# what a move in steps is added to: the sum is a whole number, and two such sums differ as their bits do
+_SHIFT = 1.5 * 2.0**52
+_SHIFT_BITS = int(np.float64(_SHIFT).view(np.int64))
 
 
 class People(NamedTuple):
@@ -65,10 +68,11 @@ def chunks(d: int) -> int:
 def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out):
     """All rounds of one run: `who[begins[t]:ends[t]]` work in round t, and `out`, (rounds, d), holds whole steps of
     noise, in whose place the noised sums are put. `states` is laid out as `people.rows`; `room` is for three such rows,
-    of which the last adds up moves in whole steps of the grid."""
+    of which the last adds up moves in whole steps of the grid, modulo 2^64. A move that is no number makes its round's
+    sums none."""
     n_chunks, d = room.shape[0] // 3, out.shape[1]
     flat = room.reshape(room.size)
-    z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES :]
+    z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES :].view(np.int64)
     rows, labels, weights, squares, absent = people  # in a loop, taking a field of a tuple costs as much as a person
     nobody = labels.shape[0] - 1
     for j in range(d):
@@ -77,6 +81,7 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
         now = _of_round(scales, t)
         keep, step = 1 / (1 + now.l2 / now.curvature), 2 * now.relaxation
         _prepare(room, n_chunks, 2 * keep - 1)
+        n_moves, finite = 0, True
         for k in range(begins[t], ends[t], 2):
             one, two = np.uintp(who[k]), np.uintp(who[k + 1] if k + 1 < ends[t] else nobody)
             score, other_score = _scores(rows, states, room, n_chunks, one, two)
@@ -89,6 +94,7 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
             )
             fraction = 0.0 if absent[one] else step * _within(square, now.radius)
             other_fraction = 0.0 if absent[two] else step * _within(other_square, now.radius)
+            n_moves, finite = n_moves + 2, finite & (square + other_square < math.inf)
             _move(
                 rows,
                 states,
@@ -104,7 +110,8 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
                 1 / now.grid,
             )
         for j in range(d):
-            noised = (sums[j] + out[t, j]) * now.grid
+            whole = float(sums[j] - n_moves * _SHIFT_BITS) if finite else math.nan
+            noised = (whole + out[t, j]) * now.grid
             out[t, j] = noised
             z_hat[j] += noised / centre.n
             z[j] = _soft(centre.shrink * z_hat[j], centre.threshold)
@@ -205,11 +212,8 @@ def _move(
     one, two, sums = np.intp(one) * n_chunks, np.intp(two) * n_chunks, 2 * n_chunks
     like = load(room, 0)
     kept, p, q = everywhere(keep, like), everywhere(gradient_part, like), everywhere(other_gradient_part, like)
-    part, other_part, steps = (
-        everywhere(fraction, like),
-        everywhere(other_fraction, like),
-        everywhere(steps_per_unit, like),
-    )
+    part, other_part = everywhere(fraction, like), everywhere(other_fraction, like)
+    steps, shift = everywhere(steps_per_unit, like), everywhere(_SHIFT, like)
     for c in range(n_chunks):
         still = load(room, n_chunks + c)
         state, other_state = load(states, one + c), load(states, two + c)
@@ -217,5 +221,5 @@ def _move(
         other_move = other_part * (still - kept * (other_state + q * load(rows, two + c)))
         store(states, one + c, state + move)
         store(states, two + c, other_state + other_move)
-        whole = nearest_whole(move * steps) + nearest_whole(other_move * steps)
-        store(room, sums + c, load(room, sums + c) + whole)
+        count = plus_bits(load(room, sums + c), move * steps + shift)
+        store(room, sums + c, plus_bits(count, other_move * steps + shift))

@@ -146,6 +146,17 @@ def _by_llvm(name: str) -> Any:
     return call
 
 
+@intrinsic
+def plus_bits(typing: Any, count: Any, value: Any) -> Any:
+    """Lanes of doubles added up as the whole numbers of 64 bits that they are stored as, modulo 2^64."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        whole = ir.VectorType(ir.IntType(64), LANES)
+        return builder.bitcast(builder.add(*(builder.bitcast(lanes, whole) for lanes in args)), args[0].type)
+
+    return count(count, value), build
+
+
 nearest_whole = _by_llvm("rint")
 root = _by_llvm("sqrt")
 

@@ -150,10 +150,10 @@ def in_few_steps(loss: Loss, y: jax.Array, start: jax.Array, stiffness: jax.Arra
 
 
 def can_take(grants: Sequence[Any], problem: Problem, n_people: int) -> bool:
-    """Whether these steps are the grants' own, and sums of clipped moves stay below 2^53 steps."""
+    """Whether these steps are the grants' own, and sums of clipped moves stay below 2^51 steps."""
     if not (type(problem.loss) is Squared and all(type(grant) is SumMoveGrant for grant in grants)):
         return False
-    return all(n_people * (2 * g.scales.relaxation * g.scales.radius / g.grid + 1) < 2.0**52 for g in grants)
+    return all(n_people * (2 * g.scales.relaxation * g.scales.radius / g.grid + 1) < 2.0**51 for g in grants)
 
 
 class PeopleMoves:
