@@ -67,12 +67,12 @@ def chunks(d: int) -> int:
 @kernel
 def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out):
     """All rounds of one run: `who[begins[t]:ends[t]]` work in round t, and `out`, (rounds, d), holds whole steps of
-    noise, in whose place the noised sums are put. `states` is laid out as `people.rows`; `room` is for three such rows,
-    of which the last adds up moves in whole steps of the grid, modulo 2^64. A move that is no number makes its round's
+    noise, in whose place the noised sums are put. `states` is laid out as `people.rows`; `room` is for five such rows,
+    of which the third adds up moves in whole steps of the grid, modulo 2^64. A move that is no number makes its round's
     sums none."""
-    n_chunks, d = room.shape[0] // 3, out.shape[1]
+    n_chunks, d = room.shape[0] // 5, out.shape[1]
     flat = room.reshape(room.size)
-    z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES :].view(np.int64)
+    z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES : 3 * n_chunks * LANES].view(np.int64)
     rows, labels, weights, squares, absent = people  # in a loop, taking a field of a tuple costs as much as a person
     nobody = labels.shape[0] - 1
     for j in range(d):
@@ -95,20 +95,7 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
             fraction = 0.0 if absent[one] else step * _within(square, now.radius)
             other_fraction = 0.0 if absent[two] else step * _within(other_square, now.radius)
             n_moves, finite = n_moves + 2, finite & (square + other_square < math.inf)
-            _move(
-                rows,
-                states,
-                room,
-                n_chunks,
-                one,
-                two,
-                keep,
-                gradient_part,
-                other_gradient_part,
-                fraction,
-                other_fraction,
-                1 / now.grid,
-            )
+            _move(states, room, n_chunks, one, two, fraction, other_fraction, 1 / now.grid)
         for j in range(d):
             whole = float(sums[j] - n_moves * _SHIFT_BITS) if finite else math.nan
             noised = (whole + out[t, j]) * now.grid
@@ -172,7 +159,7 @@ def _gradient_part(scales, score, label, weight, square):
 
 @_inlined
 def _squares(rows, states, room, n_chunks, one, two, keep, gradient_part, other_gradient_part):
-    """|move|^2 of both, before they are clipped; move = (2 z - u - p x) keep - z."""
+    """|move|^2 of both, before they are clipped; move = (2 z - u - p x) keep - z, which stays in the room."""
     one, two = np.intp(one) * n_chunks, np.intp(two) * n_chunks
     like = load(room, 0)
     first = second = everywhere(0.0, like)
@@ -180,9 +167,10 @@ def _squares(rows, states, room, n_chunks, one, two, keep, gradient_part, other_
     for c in range(n_chunks):
         still = load(room, n_chunks + c)
         move = still - kept * (load(states, one + c) + p * load(rows, one + c))
-        first = first + move * move
-        move = still - kept * (load(states, two + c) + q * load(rows, two + c))
-        second = second + move * move
+        other_move = still - kept * (load(states, two + c) + q * load(rows, two + c))
+        first, second = first + move * move, second + other_move * other_move
+        store(room, 3 * n_chunks + c, move)
+        store(room, 4 * n_chunks + c, other_move)
     return total(first), total(second)
 
 
@@ -194,32 +182,19 @@ def _within(square, radius):
 
 
 @_inlined
-def _move(
-    rows,
-    states,
-    room,
-    n_chunks,
-    one,
-    two,
-    keep,
-    gradient_part,
-    other_gradient_part,
-    fraction,
-    other_fraction,
-    steps_per_unit,
-):
+def _move(states, room, n_chunks, one, two, fraction, other_fraction, steps_per_unit):
     """Both states move, and the sum by both moves, each on the grid."""
     one, two, sums = np.intp(one) * n_chunks, np.intp(two) * n_chunks, 2 * n_chunks
     like = load(room, 0)
-    kept, p, q = everywhere(keep, like), everywhere(gradient_part, like), everywhere(other_gradient_part, like)
     part, other_part = everywhere(fraction, like), everywhere(other_fraction, like)
-    steps, shift = everywhere(steps_per_unit, like), everywhere(_SHIFT, like)
+    steps, other_steps = (
+        everywhere(fraction * steps_per_unit, like),
+        everywhere(other_fraction * steps_per_unit, like),
+    )
+    shift = everywhere(_SHIFT, like)
     for c in range(n_chunks):
-        still = load(room, n_chunks + c)
-        state, other_state = load(states, one + c), load(states, two + c)
-        move = part * (still - kept * (state + p * load(rows, one + c)))
-        other_move = other_part * (still - kept * (other_state + q * load(rows, two + c)))
-        store(states, one + c, state + move)
-        store(states, two + c, other_state + other_move)
+        move, other_move = load(room, 3 * n_chunks + c), load(room, 4 * n_chunks + c)
+        store(states, one + c, load(states, one + c) + part * move)
+        store(states, two + c, load(states, two + c) + other_part * other_move)
         count = plus_bits(load(room, sums + c), move * steps + shift)
-        store(room, sums + c, plus_bits(count, other_move * steps + shift))
+        store(room, sums + c, plus_bits(count, other_move * other_steps + shift))

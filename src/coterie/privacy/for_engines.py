@@ -174,7 +174,7 @@ class PeopleMoves:
         # nobody's record is at the end
         y, weight, square = (np.append(column, 0.0) for column in (y, weight, np.einsum("ij,ij->i", X, X)))
         self.people = moves.People(moves.in_lanes(X, extra_rows=1), y, weight, square, np.append(absent, True))
-        self.room_rows = 3 * moves.chunks(X.shape[1])
+        self.room_rows = 5 * moves.chunks(X.shape[1])
 
     def states(self) -> np.ndarray:
         """All zero."""
