@@ -197,3 +197,20 @@ def test_unrounded_draws_are_as_near_as_they_say():
 @pytest.mark.parametrize("d", [1, 7, 105])
 def test_gamma_norms_beyond_the_stated_one_are_as_rare_as_stated(d):
     assert stats.gamma(d).sf(sampling.largest_gamma(d)) <= sampling.GAMMA_TAIL
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.1, 0.25, 0.5, 0.7, 255.5 / 256, 1 - 1e-9])
+def test_coins_show_heads_alike_in_numpy_and_in_machine_code(rate, monkeypatch):
+    coins = np.random.default_rng(3).integers(0, 256, size=20_003).astype(np.uint8)
+    whole, rest = divmod(rate * 256, 1)
+    later = np.random.default_rng(4).random(np.count_nonzero(coins == whole))
+    found = {}
+    for native in (False, True):
+        monkeypatch.setattr(sampling, "numba_loaded", lambda native=native: native)
+        found[native] = sampling.heads(coins, rate, lambda size: later[:size]).tolist()
+    assert found[True] == found[False]
+    # a coin and its later bits are the first digits of one number, to base 256
+    number = coins.astype(float)
+    number[coins == whole] += later
+    assert found[True] == np.flatnonzero(number < rate * 256).tolist()
+    assert len(later) > 10 or not rest

@@ -11,7 +11,7 @@ a run's noise has it in its cache when it needs it.
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -25,7 +25,7 @@ from coterie.engines.rounds import Program, at_round
 from coterie.machine import on_cores
 from coterie.network.channels import Curator
 from coterie.network.impairments import Impairments
-from coterie.network.selection import All
+from coterie.network.selection import All, Poisson
 from coterie.plan import Plan
 from coterie.privacy.for_engines import (
     People,
@@ -218,9 +218,12 @@ class Runs:
         """As `Selection.table` draws them."""
         if self.public is not None:
             return self.public
-        plan = self.plan
+        selection, n_rounds, topology = self.plan.algorithm.selection, self.plan.n_rounds, self.plan.topology
         with self.asking:
-            return _listed(plan.algorithm.selection.table(plan.n_rounds, plan.topology, self.source.coins(repeat=run)))
+            coins = self.source.coins(repeat=run)
+            if isinstance(selection, Poisson):
+                return _listed(selection.at_work(n_rounds, topology, coins), topology.n_parties)
+            return _of_table(selection.table(n_rounds, topology, coins))
 
     def _noise(self, run: int, start: int, count: int) -> np.ndarray:
         """Unit draws for the curator, who has the place of party 0."""
@@ -235,14 +238,23 @@ class Runs:
 def _public_participants(plan: Plan) -> AtWork:
     n_rounds, n = plan.n_rounds, plan.facts.n_parties
     if plan.participation is not None:
-        return _listed(plan.participation)
+        return _of_table(plan.participation)
     return AtWork(np.arange(n, dtype=np.uint32), np.zeros(n_rounds, int), np.full(n_rounds, n))
 
 
-def _listed(table: np.ndarray) -> AtWork:
-    """Round after round, in order."""
+def _of_table(table: np.ndarray) -> AtWork:
+    return _listed([(len(table), np.flatnonzero(table))], table.shape[1])
+
+
+def _listed(parts: Iterable[tuple[int, np.ndarray]], n_people: int) -> AtWork:
+    """Round after round, in order; parts are as `Poisson.at_work` has them."""
     from coterie.native import draws
 
-    who, ends = np.empty(np.count_nonzero(table) + 1, np.uint32), np.empty(len(table), int)
-    draws.list_heads(table, who, ends)
-    return AtWork(who, np.concatenate([[0], ends[:-1]]), ends)
+    listed, ends = [], [np.zeros(1, int)]
+    for n_rounds, places in parts:
+        listed.append(np.empty(len(places), np.uint32))
+        ends.append(np.empty(n_rounds, int))
+        draws.split_rows(places, n_people, listed[-1], ends[-1])
+        ends[-1] += ends[-2][-1]
+    bounds = np.concatenate(ends)
+    return AtWork(np.concatenate(listed), bounds[:-1], bounds[1:])

@@ -87,12 +87,44 @@ def _distance(word):
 
 
 @kernel
-def list_heads(table, who, ends):
-    """Columns of a row's True entries, row after row, and where each row's end. `who` has room for one more."""
+def list_up_to(coins, limit, places):
+    """Places of all coins <= limit, in order, and how many they are; `places` has room for one more."""
     count = 0
-    for row in range(table.shape[0]):
-        heads = table[row]
-        for column in range(heads.size):
-            who[count] = column
-            count += heads[column]
-        ends[row] = count
+    for place in range(coins.size):
+        places[count] = place
+        count += coins[place] <= limit
+    return count
+
+
+@kernel
+def count_ties(coins, value, places):
+    """How many of these coins show the value."""
+    count = 0
+    for k in range(places.size):
+        count += coins[places[k]] == value
+    return count
+
+
+@kernel
+def drop_ties(coins, value, places, heads):
+    """Leave out, in place, those that tie with `value` where their turn in `heads` is False; how many are left."""
+    left = n_ties = 0
+    for k in range(places.size):
+        place = places[k]
+        tie = coins[place] == value
+        places[left] = place
+        left += heads[n_ties] | (not tie)
+        n_ties += tie
+    return left
+
+
+@kernel
+def split_rows(places, n_columns, who, ends):
+    """Columns of places in a table, row after row, and where each row's end."""
+    row = begin = 0
+    for k in range(places.size):
+        while places[k] >= begin + n_columns:
+            ends[row] = k
+            row, begin = row + 1, begin + n_columns
+        who[k] = places[k] - begin
+    ends[row:] = places.size

@@ -5,7 +5,7 @@ With `seed=None` it is secret and drawn during the run; a loss can then be state
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -138,13 +138,20 @@ class Poisson(Selection):
             raise InputError(f"probability: got {self.probability!r}; a number in (0, 1] is needed")
 
     def draw(self, n_rounds, topology, uniform):
-        table = np.empty((n_rounds, topology.n_parties), dtype=bool)
-        rows = max(1, _NUMBERS_AT_ONCE // topology.n_parties)
+        parts = []
+        for rounds, places in self.at_work(n_rounds, topology, uniform):
+            parts.append(np.zeros((rounds, topology.n_parties), dtype=bool))
+            parts[-1].reshape(-1)[places] = True
+        return np.concatenate(parts)
+
+    def at_work(self, n_rounds: int, topology: Topology, uniform: Uniform) -> Iterator[tuple[int, np.ndarray]]:
+        """A few rounds at a time: how many, and the places of those who work in the table of these."""
+        n, most = topology.n_parties, max(1, _NUMBERS_AT_ONCE // topology.n_parties)
         # noise sources flip coins at a fraction of the price of numbers
-        flips = getattr(uniform, "flips", lambda rate, size: uniform(size) < rate)
-        for part in (table[start : start + rows] for start in range(0, n_rounds, rows)):
-            part[:] = flips(self.probability, part.size).reshape(part.shape)
-        return table
+        heads = getattr(uniform, "heads", lambda rate, size: np.flatnonzero(uniform(size) < rate))
+        for start in range(0, n_rounds, most):
+            rounds = min(most, n_rounds - start)
+            yield rounds, heads(self.probability, rounds * n)
 
     def rate(self, n_parties):
         return self.probability

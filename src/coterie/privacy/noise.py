@@ -11,7 +11,6 @@ whole numbers of steps. `sampling` has the laws; sources differ in where their w
 import dataclasses
 import functools
 import hashlib
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
@@ -67,19 +66,12 @@ class Coins:
     def __call__(self, size: int) -> np.ndarray:
         return (self._words(size).view(np.uint64) >> np.uint64(11)) * 2.0**-53
 
-    def flips(self, rate: float, size: int) -> np.ndarray:
-        """True with chance `rate` each. Eight bits decide all but those that tie with the rate's own."""
+    def heads(self, rate: float, size: int) -> np.ndarray:
+        """Which of so many coins show heads, each with chance `rate`: their places, in order."""
         if rate >= 1:
-            return np.ones(size, dtype=bool)
-        eight = self._words(-(-size // 8)).view(np.uint8)
-        rest, whole = math.modf(rate * 2**8)
-        whole = np.uint8(whole)  # else the words would be compared as doubles
-        heads = eight < whole
-        # eight coins at a time: most of them have no tie
-        tied = np.flatnonzero((eight == whole).view(np.uint64))
-        ties = (tied[:, None] * 8 + np.arange(8))[eight.reshape(-1, 8)[tied] == whole]
-        heads[ties] = self(len(ties)) < rest
-        return heads[:size]
+            return np.arange(size)
+        places = sampling.heads(self._words(-(-size // 8)).view(np.uint8), rate, self)
+        return places[: np.searchsorted(places, size)]
 
 
 class _Source:
