@@ -1,10 +1,10 @@
 """How big the house is, and how far one walks in it.
 
-    python tools/house.py
+    python tools/house.py [--files]
 
 Lines and modules of every room of the package; how many of its files and functions `coterie run` on an example and an
-estimator's `fit` pass through; and how many of its calls lie between the engine's `run` and the first line of an
-algorithm. Every walk is a process of its own, watched by `sys.setprofile`.
+estimator's `fit` pass through (by name with --files); and how many of its calls lie between the engine's `run` and the
+first line of an algorithm. Every walk is a process of its own, watched by `sys.setprofile`.
 """
 
 import argparse
@@ -57,8 +57,8 @@ class Watch:
             self.hops = _hops(frame)
 
     def told(self) -> dict[str, Any]:
-        files = {file for file, _ in self.functions}
-        return {"files": len(files), "functions": len(self.functions), "hops": self.hops}
+        files = Counter(str(Path(file).relative_to(PACKAGE)) for file, _ in self.functions)
+        return {"files": files, "hops": self.hops}
 
 
 def _hops(frame) -> tuple[int, int] | None:
@@ -125,6 +125,7 @@ def walked(walk: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", action="store_true", help="name the files, with how many of their functions run")
     parser.add_argument("--walk", choices=WALKS, help=argparse.SUPPRESS)
     parser.add_argument("--told", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -137,7 +138,11 @@ def main() -> None:
     print(f"{'all':14} {lines.total():6,} lines {modules.total():4} modules")
     for walk in WALKS:
         found = walked(walk)
-        print(f"{walk}: {found['files']} files, {found['functions']} functions, {_told(found['hops'])}")
+        files = Counter(found["files"])
+        print(f"{walk}: {len(files)} files, {files.total()} functions, {_told(found['hops'])}")
+        if arguments.files:
+            for file, functions in sorted(files.items()):
+                print(f"    {file:34} {functions:4} functions")
 
 
 def _told(hops: tuple[int, int] | None) -> str:
