@@ -345,9 +345,9 @@ def test_nothing_in_the_directory_tells_how_long_the_run_took(heart):
 @pytest.mark.parametrize("extras", [{}, {"numba": "0.61.0"}], ids=["base", "fast"])
 @pytest.mark.parametrize("here", [{}, {"numba": "0.60.0"}], ids=["base here", "fast here"])
 def test_extras_on_one_side_only_are_mentioned(heart, tmp_path, monkeypatch, extras, here):
-    from coterie.certificate import certificate, software
+    from coterie.certificate import certificate
 
-    base = {name: version for name, version in software.software().items() if name not in software.EXTRAS}
+    base = {name: version for name, version in certificate.software().items() if name not in certificate.EXTRAS}
     monkeypatch.setattr(certificate, "software", lambda: {**base, **here})
     forged = Forged(heart, tmp_path)
     forged.certificate(lambda c: c.update(software={**base, **extras}))

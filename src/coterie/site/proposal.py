@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.certificate import make_certificate, price, shown_loss
-from coterie.certificate.markdown import plain
+from coterie.certificate.certificate import plain
 from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.facts import check_plain

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from coterie.certificate import Past
-from coterie.certificate.software import software
+from coterie.certificate.certificate import software
 from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
 from coterie.cli.spec.preparation import Prepared
 from coterie.engines import mpi

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.certificate import Certificate
-from coterie.certificate.certificate import compare, unique_keys
-from coterie.certificate.software import package_digest, software
+from coterie.certificate.certificate import compare, package_digest, software, unique_keys
 from coterie.certificate.statements import NO_TUNING
 from coterie.cli.spec.execution import (
     REPORT,
