@@ -128,17 +128,17 @@ def _double_normal(words):
 @pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])
 def test_evaluations_release_whole_steps(trust, monkeypatch):
     """Counts are whole, and so is their noise: all bits of a noised table are those of a whole number of steps."""
-    from coterie.evaluation import noised
+    from coterie import evaluation
 
     seen = []
-    original = noised._released
+    original = evaluation._released
 
     def watched(grant, tables, *more):
         out = original(grant, tables, *more)
         seen.append((grant, out))
         return out
 
-    monkeypatch.setattr(noised, "_released", watched)
+    monkeypatch.setattr(evaluation, "_released", watched)
     model = LogisticRegression().fit(X, Y)
     evaluate(model, X, Y, epsilon=0.5, delta=1e-6, adjacency="replace-one", parties=PARTY, trust=trust)
     assert len(seen) == 2

@@ -12,8 +12,7 @@ from sklearn.svm import LinearSVC
 
 from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending, evaluate
 from coterie.errors import InputError
-from coterie.evaluation.noised import calibrated, records_moved
-from coterie.evaluation.tables import TABLE_OF, count
+from coterie.evaluation import TABLE_OF, calibrated, count, records_moved
 from coterie.network.channels import sum_channel
 from coterie.privacy.grants import ONE_NOISE
 from coterie.privacy.noise import Seeded
