@@ -273,11 +273,20 @@ def evaluate(
     ledger: Spending | None = None,
     noise: NoiseSource | None = None,
 ) -> Evaluation:
-    """Metrics of a fitted classifier on held-out rows X with labels y.
+    """Metrics of a classifier on held-out records.
 
+    model: a fitted classifier of scikit-learn's kind; AUC needs its scores or probabilities, calibration the latter.
+    X, y: rows and labels that the model was not fitted to.
     epsilon, delta, adjacency: the loss of everything released here together, each needed unless `public`.
-    parties: the party of each row. With trust "none" every party noises its own tables; else one noise covers the sum,
-        or with "pairs" nearly one, if at most `colluders` parties put together what they know.
+    parties: the party of each row; all belong to one where it is left out.
+    metrics: which ones; fewer tables of counts are released where they need fewer.
+    trust, colluders: with "none" every party noises its own tables; else one noise covers the sum, or with "pairs"
+        nearly one, if at most `colluders` parties put together what they know.
+    unit, records_per_person, people_span_parties: what is protected, as of `Privacy`.
+    bins: of the public grid on which scores are counted.
+    public: the records may be known to everybody: exact metrics, which cost nothing.
+    ledger: a `Spending` to charge.
+    noise: where noise comes from; the operating system's entropy where it is left out.
     """
     names = checked_metrics(metrics, model)
     bins = whole_number("bins", bins, at_least=2)
@@ -388,6 +397,12 @@ class PrivateScorer:
     """A `scoring=` for scikit-learn's searches: one noised, charged metric each time it is called. The exact `score` of
     a model on private records is a release nobody has paid for. Searches hand `parties` on where metadata routing is
     enabled, as they do for `fit`.
+
+    epsilon, delta, adjacency: the loss of one call.
+    ledger: the `Spending` that every call is charged to.
+    metric: "accuracy" or "auc".
+    trust, colluders: who adds the noise, as of `Privacy`.
+    unit, records_per_person, people_span_parties: what is protected, as of `Privacy`.
     """
 
     epsilon: float

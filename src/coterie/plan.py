@@ -40,9 +40,18 @@ MOST_LINES, MOST_POINTS, MOST_DRAWN = 4, 30, 40  # that can be told apart in a p
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`records_per_person` and `people_span_parties` say what one person may own: that many records at a party, and
-    records at one party only (losses of parties are then alternatives) or at all of them (then they add up). `moments`
-    are released at the model once all rounds are done, over the same channel."""
+    """Everything that is fixed before data are touched; `make` also checks it, and issues the grants.
+
+    algorithm, problem: what is run, and what it minimises.
+    topology: who hears whom; `make` takes a name, edges or a networkx graph as well.
+    facts: the public facts of the federation; a plan sees nothing else of it.
+    n_rounds: how many rounds there are (`rounds` of `make`).
+    adjacency: "replace-one" or "zero-out": what may happen to the protected unit.
+    unit: what is protected: a "record", or all records of a "party".
+    records_per_person, people_span_parties: what one person may own: that many records at a party, and records at one
+        party only (losses of parties are then alternatives) or at all of them (then they add up).
+    moments: what is released at the model for inference once all rounds are done, over the same channel.
+    """
 
     algorithm: Algorithm
     problem: Problem

@@ -13,7 +13,10 @@ from coterie.serialise import serialisable
 @serialisable
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """`start` and `ratio` are one number for all parties or a tuple with one number per party."""
+    """start * ratio^t in round t.
+
+    start, ratio: one number for all parties, or a tuple with one number per party.
+    """
 
     start: float | tuple[float, ...]
     ratio: float | tuple[float, ...] = 1.0

@@ -35,8 +35,13 @@ RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
 
 @dataclasses.dataclass(frozen=True)
 class Transcript:
-    """`releases` is (repeat, round, party, coefficient); aggregated channels and tokens release once a round (party
-    axis 1), and where only some parties work in a round they stand side by side, in the order of their numbers.
+    """What a run released, and nothing else; models are recomputed from it.
+
+    plan: what was run.
+    releases: (repeat, round, party, coefficient); aggregated channels and tokens release once a round (party axis 1),
+        and where only some parties work in a round they stand side by side, in the order of their numbers.
+    reproducible: whether the noise can be drawn again, and so be subtracted.
+    impairments: which messages were lost or late.
 
     Repeats are independent runs of one plan on the same data: for research. Publishing more than one costs each one's
     loss again.

@@ -7,6 +7,7 @@ Python runs, and the quickstart is done as it is written.
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -34,6 +35,7 @@ PAGES = [
 PRELUDE = """
 import coterie
 heart = coterie.load_heart()
+assert heart.parties is not None
 X, y, hospital = heart.X[heart.train], heart.y[heart.train], heart.parties[heart.train]
 X_new = heart.X[heart.test]
 """
@@ -236,6 +238,30 @@ def test_python_runs(page, tmp_path):
     program = PRELUDE + PRELUDES.get(page.name, "") + "".join(block.text for block in shown)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def types_are_wrong(program, folder):
+    """What a type checker says of a program that uses the package as it is installed."""
+    (folder / "snippet.py").write_text(program, encoding="utf-8")
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', encoding="utf-8")
+    pyright = Path(sys.executable).parent / "pyright"
+    command = [pyright, "--outputjson", "--pythonpath", sys.executable, "snippet.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == 1
+    return [f"{found['range']['start']['line']}: {found['message']}" for found in report["generalDiagnostics"]]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/estimators.md"])
+def test_snippets_type_check(name, tmp_path):
+    page = ROOT / name
+    shown = [block.text for block in blocks(page) if block.language == "python" and block.title is None]
+    assert not types_are_wrong(PRELUDE + PRELUDES.get(page.name, "") + "".join(shown), tmp_path)
+
+
+def test_a_snippet_with_wrong_types_would_be_found(tmp_path):
+    wrong = PRELUDE + "coterie.PrivateLogisticRegression(epsilon='one').fit(X, y).certificate_.to_word()\n"
+    assert len(types_are_wrong(wrong, tmp_path)) == 2
 
 
 @of("toml")

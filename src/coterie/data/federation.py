@@ -34,7 +34,11 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Federation:
-    """Public facts and one shard per party, in the order of `facts.parties`."""
+    """Public facts and one shard per party; `from_arrays` makes it from rows that still have to be held to bounds.
+
+    facts: what everybody may know: parties, sizes, labels, bounds.
+    shards: one per party, in the order of `facts.parties`, within the bounds that facts state.
+    """
 
     facts: Facts
     shards: tuple[Shard, ...]
@@ -77,12 +81,14 @@ class Federation:
     ) -> "Federation":
         """Split rows by `parties` and project them to public bounds.
 
+        X, y: one row of features and one label per record.
         parties: one name per row, or None for a single party called "all". Parties are ordered by name
             (numbers by size), so the order of rows tells nothing.
-        labels: the public label set, in order (classification); or None, with a `label_bound` b: y is clipped
-            to [-b, b] (regression).
+        labels: the public label set, in order (classification); or None (regression).
+        label_bound: of regression, b: y is clipped to [-b, b].
         row_norm: rows with a larger 2-norm are scaled down to it.
-        sample_weight: clipped to [0, weight_bound]; ones when left out.
+        sample_weight: ones when left out.
+        weight_bound: weights are clipped to [0, weight_bound], and noise is sized for it.
         min_records: parties with fewer records are refused; 1 allows people as parties.
         intercept: append the constant column of `coterie.data.design`; rows keep the same norm.
         data_derived: names of facts that preprocessing already read off the data.

@@ -174,6 +174,8 @@ def _curved(value: Any) -> Any:
 class NumberColumn:
     """A number with a public range: clipped into it, centred and scaled.
 
+    name: of the column.
+    minimum, maximum: the range.
     centre, scale: the feature is (value - centre) / scale; left open, the middle of the range, and its half over the
         root of three.
     log: sign(value) log(1 + |value|) takes the value's place, for amounts and counts; `centre` is still said as a
@@ -324,6 +326,8 @@ class NumberColumn:
 class CategoryColumn:
     """One of k public categories: one feature for each, in the declared order, 1 - 1/k or -1/k.
 
+    name: of the column.
+    categories: texts.
     other: texts that nobody listed are one more category; otherwise they are refused.
     missing: blanks are one more category; otherwise they are refused.
     centred: False leaves the features at 1 or 0.
@@ -389,7 +393,11 @@ class CategoryColumn:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """The public label set, in order."""
+    """A label out of a public set.
+
+    name: of its column.
+    values: the set, in order.
+    """
 
     name: str
     values: tuple[str, ...]
@@ -415,7 +423,11 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class NumberLabel:
-    """A number to predict, clipped into its public range but not scaled; `bound` serves as `label_bound`."""
+    """A number to predict, clipped into its public range but not scaled; `bound` serves as `label_bound`.
+
+    name: of its column.
+    minimum, maximum: the range.
+    """
 
     name: str
     minimum: float
@@ -445,8 +457,11 @@ Column = NumberColumn | CategoryColumn
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Feature columns in order, the label, and the column that names each row's party (if there is one).
+    """What a federation agreed on before anyone looked at data.
 
+    columns: feature columns (`NumberColumn`, `CategoryColumn`), in order.
+    label: what is predicted, a `Label` or a `NumberLabel`.
+    party_column: the name of the column that names each row's party, if there is one.
     longest_row: features are divided by it, so that a row of this norm becomes one of norm 1, to which longer ones are
         then cut; left open, it follows from the columns.
     """

@@ -398,9 +398,15 @@ def run(
     paths: Paths | None = None,
     explain: Explain | None = None,
 ) -> Transcript:
-    """Execute the plan; noise comes from the operating system's entropy unless a source is given.
+    """Execute the plan in this process.
 
-    `paths`: from where on which way of running rounds pays; `explain` is told which one is taken, and why no other.
+    plan, federation: whose public facts must be the same.
+    noise: where it comes from; the operating system's entropy where it is left out.
+    repeats: independent runs on the same records, for research; publishing more than one costs each one's loss again.
+    impairments: which messages are lost or late, where the algorithm bears it.
+    progress: called with the rounds that are done and all there are.
+    paths: from where on which way of running rounds pays.
+    explain: called with which way is taken, and why no other.
     """
     _check(plan, federation, repeats)
     if impairments is not None and not plan.algorithm.bears_impairments:
@@ -420,7 +426,11 @@ def run_many(
     explain: Explain | None = None,
 ) -> list[Transcript]:
     """For research: each plan as `run` would execute it, on the same records. Plans that differ in noise, penalties and
-    steps alone are executed side by side, and their minimisations solved together."""
+    steps alone are executed side by side, and their minimisations solved together.
+
+    plans, federation: whose public facts must be the same.
+    noise, repeats, progress, paths, explain: as of `run`.
+    """
     for plan in plans:
         _check(plan, federation, repeats)
 

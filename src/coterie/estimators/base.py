@@ -5,7 +5,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from coterie import rules
-from coterie.certificate import cautions, make_certificate, price
+from coterie.certificate import Certificate, cautions, make_certificate, price
 from coterie.charts import Bar, Bars
 from coterie.data.checks import positive_number
 from coterie.data.design import make_design, row_norms, split_intercept
@@ -21,10 +21,10 @@ from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
-from coterie.estimators.fit_privacy import describe, no_privacy
+from coterie.estimators.fit_privacy import FitPrivacy, describe, no_privacy
 from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
 from coterie.facts import Facts
-from coterie.inference import Columns, infer
+from coterie.inference import Columns, Inference, infer
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import L2, Loss, Problem, Regulariser
@@ -32,8 +32,20 @@ from coterie.promise import Privacy
 from coterie.transcript import Transcript
 
 
+class Fitted:
+    """What `fit` leaves behind; at an infinite epsilon certificate and transcript are None."""
+
+    certificate_: Certificate
+    privacy_: FitPrivacy
+    transcript_: Transcript
+    inference_: Inference
+    coef_: np.ndarray
+    intercept_: np.ndarray
+    n_iter_: int
+
+
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class PrivateLinearModel(BaseEstimator):
+class PrivateLinearModel(BaseEstimator, Fitted):
     """Parameters of all estimators. What is left open (None) follows from public facts by `coterie.rules`.
 
     What is promised, in one of two ways:
@@ -139,7 +151,7 @@ class PrivateLinearModel(BaseEstimator):
 
     # --- fit ----------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, *, parties: Any = None, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any, *, parties: Any = None, sample_weight: Any = None) -> Self:
         """Fit on rows X with labels y; `parties` names the party of each row (one party when it is left out)."""
         privacy = self._promise()
         self._check_parameters(privacy)
@@ -174,7 +186,7 @@ class PrivateLinearModel(BaseEstimator):
             self._charge(privacy, federation, epsilon=math.inf, reason="exact")
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
-            self.certificate_ = self.transcript_ = None
+            vars(self).update(certificate_=None, transcript_=None)
             self.privacy_ = no_privacy(privacy, federation.facts)
             return self
         settled = rules.Settled(

@@ -75,8 +75,11 @@ def infer(
     """Release the moments of a run's plan, once, and work out estimates and intervals from them.
 
     transcript: of a complete run whose plan has moments, as `rules.make_plan(..., inference=...)` makes it; what it
-    states as its loss includes them. columns: which numbers are reported; one a feature, as the design has it, when
-    left out. delta: at which the loss is shown.
+        states as its loss includes them.
+    federation: the records of that run.
+    delta: at which the loss is shown.
+    columns: which numbers are reported; one a feature, as the design has it, when left out.
+    noise: where noise comes from; the operating system's entropy where it is left out.
     """
     check_delta(delta)
     columns = _usual_columns(transcript.plan) if columns is None else columns

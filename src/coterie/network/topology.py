@@ -38,9 +38,11 @@ class AllPairs:
 @serialisable
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Parties 0..n_parties-1 and their edges (i < j, sorted, each once; where everybody has all others, `AllPairs`).
+    """Who hears whom.
 
-    `unrestricted` stands for no graph at all: anybody can be reached from anywhere, through a server or directly.
+    n_parties: parties are numbered 0..n_parties-1.
+    edges: pairs of parties, kept with i < j, sorted, each once; where everybody has all others, `AllPairs`.
+    unrestricted: no graph at all: anybody can be reached from anywhere, through a server or directly.
     """
 
     n_parties: int

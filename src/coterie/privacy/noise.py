@@ -126,6 +126,8 @@ def shaped(law: Law, words: np.ndarray, more: More) -> np.ndarray:
 class Seeded(_Source):
     """Reproducible noise for research: whoever knows the seed can subtract it, so nothing it makes is private.
 
+    seed: a whole number, 0 or more.
+
     Philox (Salmon et al., 2011) turns a key, from the seed, and a counter, from what a draw is for, into words.
     """
 

@@ -32,6 +32,14 @@ class Records(NamedTuple):
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
+    """Loss and regulariser of a linear model, and what a record weighs.
+
+    loss, regulariser: of `coterie.problems`.
+    record_weight: what every record weighs; or
+    party_weight: what all records of a party weigh together, by equal parts. One of the two is needed.
+    class_weight: factors by label, in the order of the public label set.
+    """
+
     loss: Loss
     regulariser: Regulariser
     record_weight: float | None = None
