@@ -29,6 +29,7 @@ from scipy.stats import beta, chi2, kstest, norm
 from coterie import rules
 from coterie.facts import Facts
 from coterie.inference.estimate import Equations, Stage, identified
+from coterie.inference.releases import derivative_stds, noise_std
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
 from coterie.problems import L2, Huber, Logistic, Problem
@@ -141,12 +142,11 @@ def cells_of(n, d, positives, settings, repeats, seed, budget_bytes):
 
     models, exact = in_parts(lambda part, n, theta: _started(part, n, theta, ridges, fit_stds))
     stages = [[] for _ in settings]
-    for k in range(len(plans[0].moments.gradient_multipliers)):
+    for k in range(len(plans[0].moments.multipliers)):
         gradients, hessians = in_parts(_at, models)
         after = []
         for place, plan in enumerate(plans):
-            stds = {m.purpose: m.grant.scales.noise_std * many[place] for m in plan.moment_grants(0) if m.stage == k}
-            g_std, h_std = stds["gradient"], stds["curvature"]
+            g_std, h_std = derivative_stds(plan, k)
             g = gradients[:, place] + rng.normal(0, g_std, (repeats, d))
             H = hessians[:, place] + symmetric(rng, (repeats,), d, h_std)
             stages[place].append(Stage(models[:, place], g, H, g_std, h_std))
@@ -223,7 +223,6 @@ def misspecified(n, d, parties, epsilon, repeats, seed, batch=25):
     problem = Problem(loss=Huber(2.0), regulariser=L2(1.0), record_weight=1.0)
     privacy = Privacy(epsilon=epsilon, delta=DELTA, adjacency="replace-one")
     plan = rules.make_plan(problem, facts, privacy, rules.Settled(), rules.Wanted())
-    stds = {(m.purpose, m.stage): m.grant.scales.noise_std * math.sqrt(parties) for m in plan.moment_grants(0)}
     fit_std = 4 * gaussian_multiplier(epsilon, DELTA) / math.sqrt(1 - rules.INFERENCE_SHARE) * math.sqrt(parties)
     theta, rng, told = np.linspace(-0.4, 0.4, d), np.random.default_rng(seed), []
     for _ in range(repeats // batch):
@@ -237,12 +236,15 @@ def misspecified(n, d, parties, epsilon, repeats, seed, batch=25):
         for k in range(2):
             slopes = np.clip(np.einsum("rni,ri->rn", X, model) - y, -2.0, 2.0)
             curved = np.abs(slopes) < 2.0
-            g = np.einsum("rni,rn->ri", X, slopes) + rng.normal(0, stds["gradient", k], (batch, d))
-            H = np.einsum("rni,rn,rnj->rij", X, curved, X) + symmetric(rng, (batch,), d, stds["curvature", k])
-            stages.append(Stage(model, g, H, stds["gradient", k], stds["curvature", k]))
+            g_std, h_std = derivative_stds(plan, k)
+            g = np.einsum("rni,rn->ri", X, slopes) + rng.normal(0, g_std, (batch, d))
+            H = np.einsum("rni,rn,rnj->rij", X, curved, X) + symmetric(rng, (batch,), d, h_std)
+            stages.append(Stage(model, g, H, g_std, h_std))
             model = Equations(stages).next_model(1.0)
         slopes = np.clip(np.einsum("rni,ri->rn", X, model) - y, -2.0, 2.0)
-        J = np.einsum("rni,rn,rnj->rij", X, slopes**2, X) + symmetric(rng, (batch,), d, stds["second_moment", 2])
+        J = np.einsum("rni,rn,rnj->rij", X, slopes**2, X) + symmetric(
+            rng, (batch,), d, noise_std(plan, "second_moment", 2)
+        )
         hits = []
         for found in (Equations(stages, second_moment=J), Equations(stages, record_weight=float((slopes**2).mean()))):
             off = found.deviations(found.solve(), np.eye(d), np.broadcast_to(theta, (batch, d)))

@@ -28,7 +28,7 @@ from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_e
 from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, Unit, check_adjacency, check_observer
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import PartyFacts
-from coterie.privacy.moments import MomentGrant, Moments, packed_size
+from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, packed_size
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems.problem import Problem, Records
@@ -510,7 +510,7 @@ def _check_moments_flow(plan: Plan) -> None:
     problem = plan.problem.share(plan.facts.n_parties)
     n, d, p = plan.facts.largest, plan.facts.n_features, plan.problem.n_coefficients(plan.facts)
     for name, grant in {granted.purpose: granted.grant for granted in plan.moment_grants(0)}.items():
-        size = p if name == "gradient" else packed_size(p)
+        size = packed_size(p) if name == "second_moment" else derivatives_size(p)
         tree = jax.tree.structure(grant)
 
         def step(

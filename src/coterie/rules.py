@@ -24,9 +24,8 @@ as parties that all work in every round do.
 
 *Inference.* Of the budget, in squares of sensitivity over noise, `INFERENCE_SHARE` goes to what is released after the
 rounds, for a corrected estimate needs no good model to start from, and makes one. Of that, `FIRST_STAGE` goes to the
-gradient and the Hessian of the first stage. The second Hessian takes what lifts a curvature of S / (8 p), p
-coefficients, to `VISIBLE` times the least that can be told from its noise, within `CURVATURE_SHARES`; the second
-moment, where it is released, `SECOND_MOMENT_SHARE`; the second gradient the rest.
+first gradient and Hessian; to the second moment, where it is released, `SECOND_MOMENT_SHARE`; to the second gradient
+and Hessian the rest. The Hessian weighs as much as costs nothing beside the gradient, or `CURVATURE_WEIGHT`.
 
 Without epsilon nothing says how much noise there is: m = 1 then, and steps follow the curvature of the records alone.
 
@@ -58,7 +57,7 @@ from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
-from coterie.privacy.moments import TIMES_NOISE, Moments, known_variance
+from coterie.privacy.moments import Moments, free_curvature, known_variance
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import Regulariser
 from coterie.promise import Privacy
@@ -73,10 +72,9 @@ RECYCLE_WEIGHT = 0.5
 LASSO_SHARE = 0.2
 RELAXATION = 0.5
 INFERENCE_SHARE = 0.94
-FIRST_STAGE = (0.12, 0.05)
-CURVATURE_SHARES = (0.14, 0.3)
+FIRST_STAGE = 0.2
+CURVATURE_WEIGHT = {"replace-one": 0.5, "zero-out": 0.25}
 SECOND_MOMENT_SHARE = 0.1
-VISIBLE = 1.25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,26 +130,15 @@ def _moments(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled,
     name = choose_algorithm(facts, privacy, settled.algorithm)
     topology = make_topology(UNRESTRICTED, facts.n_parties)
     situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
-    n_noises = situation.noises_of_sum if privacy.sums else facts.n_parties
-    p = problem.n_coefficients(facts)
-    # noise of a Hessian that spends everything
-    change = situation.unit_curvature * math.sqrt(2 if privacy.adjacency == "replace-one" else 1)
-    hessian_std = change * situation.multiplier * math.sqrt(n_noises)
-    least_visible = TIMES_NOISE * hessian_std * math.sqrt(p)
-    wanted = (VISIBLE * least_visible * 8 * p / situation.curvature) ** 2
     second = SECOND_MOMENT_SHARE if robust or not known_variance(problem, facts) else 0.0
-    low, high = CURVATURE_SHARES
-    curvature = min(max(wanted / share, low), high)
 
     def multiplier(part: float) -> float:
         return situation.multiplier / math.sqrt(share * part)
 
+    free = free_curvature(problem, situation.gradient_clip, privacy.adjacency)
     return Moments(
-        gradient_multipliers=(
-            multiplier(FIRST_STAGE[0]),
-            multiplier(1 - sum(FIRST_STAGE) - curvature - second),
-        ),
-        curvature_multipliers=(multiplier(FIRST_STAGE[1]), multiplier(curvature)),
+        multipliers=(multiplier(FIRST_STAGE), multiplier(1 - FIRST_STAGE - second)),
+        curvature_weight=free or CURVATURE_WEIGHT[privacy.adjacency],
         second_moment_multiplier=multiplier(second) if second else None,
         clip=situation.gradient_clip,
     )

@@ -204,9 +204,7 @@ def test_what_is_not_identified_has_no_numbers_and_says_what_it_would_take():
 def test_weights_bring_robust_errors_and_a_share_moves_the_noise():
     plain = fitted(inference=0.5)[0]
     full = fitted()[0]
-    assert (
-        plain.transcript_.plan.moments.gradient_multipliers[1] > full.transcript_.plan.moments.gradient_multipliers[1]
-    )
+    assert plain.transcript_.plan.moments.multipliers[1] > full.transcript_.plan.moments.multipliers[1]
     assert plain.transcript_.plan.epsilon(DELTA) == pytest.approx(full.transcript_.plan.epsilon(DELTA), rel=1e-6)
     assert fitted(class_weight={True: 2.0})[0].inference_.setting.robust
     assert fitted(robust=True)[0].inference_.setting.robust

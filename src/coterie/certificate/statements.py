@@ -222,8 +222,7 @@ def _mechanism(plan: Plan) -> dict[str, Any]:
 
 
 _MOMENTS = {
-    "gradient": "gradient of all records, at the model of stage {}",
-    "curvature": "Hessian of all records, at the model of stage {}",
+    "derivatives": "gradient and Hessian of all records as one vector, at the model of stage {}",
     "second_moment": "second moment of the gradients of all records",
 }
 

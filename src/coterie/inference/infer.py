@@ -11,7 +11,7 @@ from coterie.data.federation import Federation
 from coterie.errors import InputError
 from coterie.inference.columns import Columns
 from coterie.inference.estimate import Equations, Stage
-from coterie.inference.releases import noise_std, release
+from coterie.inference.releases import derivative_stds, release_derivatives, release_second_moment
 from coterie.inference.result import Inference, Setting
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
@@ -49,7 +49,7 @@ class Released(NamedTuple):
         """What `to_json` wrote, of a plan's sizes."""
         p = plan.problem.n_coefficients(plan.facts)
         assert plan.moments is not None
-        n_stages, robust = len(plan.moments.gradient_multipliers), plan.moments.second_moment_multiplier is not None
+        n_stages, robust = len(plan.moments.multipliers), plan.moments.second_moment_multiplier is not None
         shapes = {"models": (n_stages, p), "gradients": (n_stages, p), "hessians": (n_stages, p, p)}
         shapes |= {"second_moment": (p, p)} if robust else {}
         try:
@@ -101,14 +101,15 @@ def release_moments(transcript: Transcript, federation: Federation, columns: Col
     released = Released([], [], [], None)
     model = transcript.models[0]
     work = _Work.of(plan, columns)
-    for k in range(len(plan.moments.gradient_multipliers)):
+    for k in range(len(plan.moments.multipliers)):
         released.models.append(model)
-        released.gradients.append(release(plan, federation, "gradient", k, model, source))
-        released.hessians.append(release(plan, federation, "curvature", k, model, source))
+        gradient, hessian = release_derivatives(plan, federation, k, model, source)
+        released.gradients.append(gradient)
+        released.hessians.append(hessian)
         model = work.basis @ work.equations(released).next_model(plan.facts.row_norm)
     if plan.moments.second_moment_multiplier is not None:
-        at, stage = work.basis @ work.shrunk(released), len(released.models)
-        released = released._replace(second_moment=release(plan, federation, "second_moment", stage, at, source))
+        at = work.basis @ work.shrunk(released)
+        released = released._replace(second_moment=release_second_moment(plan, federation, at, source))
     return released
 
 
@@ -132,8 +133,7 @@ class _Work(NamedTuple):
                 self.basis.T @ model,
                 self.basis.T @ gradient,
                 self.basis.T @ hessian @ self.basis,
-                noise_std(self.plan, "gradient", k),
-                noise_std(self.plan, "curvature", k),
+                *derivative_stds(self.plan, k),
             )
             for k, (model, gradient, hessian) in enumerate(
                 zip(released.models[: len(released.hessians)], released.gradients, released.hessians, strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.data.federation import Federation
 from coterie.network.channels import Curator
 from coterie.plan import Plan
-from coterie.privacy.moments import packed_size, unpacked
+from coterie.privacy.moments import derivatives_size, packed_size, unpacked
 from coterie.privacy.noise import NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import Records
@@ -20,9 +20,10 @@ from coterie.problems.problem import Records
 def release(
     plan: Plan, federation: Federation, purpose: Purpose, stage: int, at: np.ndarray, source: NoiseSource
 ) -> np.ndarray:
-    """The noised sum over all parties; Hessians and second moments as matrices."""
+    """The noised sum over all parties: a vector of gradient and packed Hessian, or a packed second moment."""
     p, n_rows = plan.problem.n_coefficients(plan.facts), plan.noise_rows
-    size, channel = p if purpose == "gradient" else packed_size(p), plan.algorithm.channel
+    size = packed_size(p) if purpose == "second_moment" else derivatives_size(p)
+    channel = plan.algorithm.channel
     grant: Any = _granted(plan, purpose, stage)
     keys = [(0, row, stage) for row in range(n_rows)]
     with jax.enable_x64(True):
@@ -32,8 +33,20 @@ def release(
             value = channel.aggregate(contributions, grant, unit_noise(units, None)).value  # type: ignore[attr-defined]
         else:
             value = _each_alone(grant, contributions, units).value.sum(axis=0)
-        total = np.asarray(value)
-    return total if purpose == "gradient" else unpacked(total, p)
+        return np.asarray(value)
+
+
+def release_derivatives(
+    plan: Plan, federation: Federation, stage: int, at: np.ndarray, source: NoiseSource
+) -> tuple[np.ndarray, np.ndarray]:
+    """Noised gradient and Hessian of all records."""
+    values, p = release(plan, federation, "derivatives", stage, at, source), len(at)
+    return values[:p], unpacked(values[p:], p) / _granted(plan, "derivatives", stage).scales.curvature_factor
+
+
+def release_second_moment(plan: Plan, federation: Federation, at: np.ndarray, source: NoiseSource) -> np.ndarray:
+    assert plan.moments is not None
+    return unpacked(release(plan, federation, "second_moment", len(plan.moments.multipliers), at, source), len(at))
 
 
 @jax.jit
@@ -53,10 +66,16 @@ def _contributed(grant: Any, records: Records, at: jax.Array, *, purpose: Purpos
 
 
 def noise_std(plan: Plan, purpose: Purpose, stage: int) -> float:
-    """Of the noise on the sum over all parties."""
+    """Of the noise on each number of the sum over all parties."""
     channel, n_parties = plan.algorithm.channel, plan.facts.n_parties
     many = channel.noise(n_parties).total if channel.aggregates else math.sqrt(n_parties)
     return many * _granted(plan, purpose, stage).scales.noise_std
+
+
+def derivative_stds(plan: Plan, stage: int) -> tuple[float, float]:
+    """Of the noise on a gradient, and on the diagonal of a Hessian."""
+    std = noise_std(plan, "derivatives", stage)
+    return std, std / _granted(plan, "derivatives", stage).scales.curvature_factor
 
 
 def _granted(plan: Plan, purpose: Purpose, stage: int, party: int = 0) -> Any:

@@ -23,14 +23,14 @@ from coterie.privacy import sampling
 from coterie.privacy.sampling import GAMMA_STEPS, STEPS, More
 
 Law = Literal["gaussian", "gamma-sphere", "rounded-gaussian", "rounded-gamma-sphere", "discrete-gaussian"]
-Purpose = Literal["release", "output", "gradient", "curvature", "second_moment"]
+Purpose = Literal["release", "output", "derivatives", "second_moment"]
 Use = Literal["objective", "value"]  # where a draw goes: inside what is minimised, or onto what is released
 Key = tuple[int, int, int]  # repeat, party, round
 Keys = Sequence[Key] | np.ndarray  # one a row
 
 KEYS_AT_ONCE = 1024  # whose draws are shared out to the cores
 _BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
-_PURPOSE = {"release": 0, "output": 1, "coins": 2, "gradient": 3, "curvature": 4, "second_moment": 5}
+_PURPOSE = {"release": 0, "output": 1, "coins": 2, "derivatives": 3, "second_moment": 5}
 _WORDS_PER_BLOCK = 4  # of Philox
 _MORE_BYTES = 24
 
