@@ -447,6 +447,7 @@ def material(base: Path) -> None:
     checkpoint = Checkpoint(base / "state", rank=0)
     checkpoint.begin(IDENTITY, [["before", 1.0, 1e-6]])
     checkpoint.same_records(RECORDS, checkpoint.key(IDENTITY))
+    checkpoint.records_known()
     checkpoint.save(0, np.arange(24.0).reshape(2, 3, 4), [np.full((3, 4), 0.5)])
     checkpoint.all_saved(2)
 

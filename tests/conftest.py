@@ -19,8 +19,11 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 # depend on what an earlier run has left behind. A folder with a limit is locked by whoever reads or writes, so nobody
 # reads what another is still writing.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="coterie-tests-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    # whoever runs tests again and again within one such run, as tools/mutants.py does, names the folder
+    programs = os.environ.get("COTERIE_TEST_PROGRAMS")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs or tempfile.mkdtemp(prefix="coterie-tests-")
+    if programs is None:
+        atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**31)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 

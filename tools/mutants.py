@@ -1,6 +1,7 @@
 """Change one line of what states or keeps a privacy loss, run the tests that should notice, and list what survives.
 
-python tools/mutants.py [--sample 60 | --all] [--seed 0] [--only privacy/events.py ...] [--seconds 600] [--json FILE]
+python tools/mutants.py [--sample 60 | --each 8 | --all] [--seed 0] [--only privacy/events.py ...] [--seconds 600]
+                        [--json FILE]
 
 A mutant changes one operator, number, comparison, condition or refusal. It is run in a copy of the sources, in a forked
 process that has everything but the package loaded already, against tests of its own source file, up to the first
@@ -48,6 +49,11 @@ PRELOADED = (
 # survivor may still be caught by `make test`
 ACCOUNTING = ("unit/test_solver_error.py", "golden/test_accounting.py")
 DOORS = ("leaks/test_release_door.py", "unit/test_grid.py")
+LEDGER = ("unit/test_ledger.py", "unit/test_ledger_files.py")
+SITE = ("sites/test_site.py", "sites/test_fuzz.py")
+PEOPLE = ("contract/test_people_native.py", "contract/test_people_engine.py")
+# of the second tier: all of their tests are slow ones, which are left out elsewhere
+SLOW = {"contract/test_mpi_engine.py", *PEOPLE, "contract/test_interrupted_runs.py", "unit/test_native_minimiser.py"}
 TESTS: dict[str, tuple[str, ...]] = {
     "privacy/events.py": (*ACCOUNTING, "property/test_token_walk.py", "leaks/test_mutant_views.py"),
     "privacy/accountants.py": ACCOUNTING,
@@ -65,11 +71,31 @@ TESTS: dict[str, tuple[str, ...]] = {
     "evaluation.py": ("unit/test_evaluation.py", "unit/test_charges.py"),
     "privacy/pairs.py": ("unit/test_pairs.py",),
     "spending.py": ("unit/test_spending.py", "unit/test_spending_files.py", "unit/test_charges.py"),
-    "ledger/ledger.py": ("unit/test_ledger.py", "unit/test_ledger_files.py"),
-    "ledger/entries.py": ("unit/test_ledger.py", "unit/test_ledger_files.py"),
+    "ledger/ledger.py": LEDGER,
+    "ledger/entries.py": LEDGER,
+    "ledger/pages.py": LEDGER,
     "engines/inputs.py": ("statistical/test_release_noise.py", "leaks/test_every_door.py"),
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
     "network/channels.py": ("unit/test_grid.py", "statistical/test_release_noise.py"),
+    "privacy/moments.py": ("unit/test_moments.py",),
+    "privacy/for_engines.py": ("leaks/test_every_door.py", *PEOPLE),
+    "inference/releases.py": ("unit/test_moments.py", "unit/test_inference.py"),
+    "engines/own_steps.py": (*SITE, "sites/test_parity.py"),
+    "engines/mpi.py": ("contract/test_mpi_engine.py",),
+    "engines/people.py": PEOPLE,
+    "native/draws.py": ("unit/test_sampling.py", "golden/test_quantile.py", *PEOPLE),
+    "native/moves.py": PEOPLE,
+    "native/vectors.py": ("unit/test_native_minimiser.py", *PEOPLE),
+    "site/site.py": SITE,
+    "site/messages.py": SITE,
+    "site/policy.py": SITE,
+    "site/proposal.py": SITE,
+    "site/records.py": SITE,
+    "site/rounds.py": (*SITE, "sites/test_parity.py"),
+    "site/store.py": (*SITE, "sites/test_failures.py"),
+    "site/coordinator.py": (*SITE, "sites/test_failures.py", "sites/test_parity.py"),
+    "keys.py": SITE,
+    "stopping.py": ("contract/test_interrupted_runs.py",),
 }
 
 _SWAPPED = {
@@ -222,11 +248,15 @@ def _run_tests(sources: Path, tests: tuple[str, ...], longest: int) -> None:
             os.dup2(told, stream)
         # no bytecode: a copy that changes within a second would be taken for the one before
         sys.dont_write_bytecode = True
-        os.environ.update(PYTHONPATH=str(sources), PYTHONDONTWRITEBYTECODE="1")
+        # a compiled program is known by what it does, so that mutants share all but the one they change
+        programs = str(sources.parent / "programs")
+        os.environ.update(PYTHONPATH=str(sources), PYTHONDONTWRITEBYTECODE="1", COTERIE_TEST_PROGRAMS=programs)
         sys.path.insert(0, str(sources))
         import pytest
 
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0"]
+        if not SLOW & set(tests):
+            options += ["-m", "not slow"]
         code = int(pytest.main([*options, *(str(ROOT / "tests" / test) for test in tests)]))
     except BaseException:
         traceback.print_exc()
@@ -243,12 +273,17 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
     files = [file for file in TESTS if not options.only or any(word in file for word in options.only)]
     found = [mutant for file in files for mutant in mutants_of(file)]
     order = random.Random(options.seed).sample(found, len(found))
+    if options.each is not None:
+        # so many of every file, one file after the other as long as it has some
+        of_file = {file: [mutant for mutant in order if mutant.file == file][: options.each] for file in files}
+        return [some[k] for k in range(options.each) for some in of_file.values() if k < len(some)]
     return order if options.all else order[: options.sample]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sample", type=int, default=60, help="so many, drawn with the seed")
+    parser.add_argument("--each", type=int, help="so many of every file instead")
     parser.add_argument("--all", action="store_true", help="every mutant there is: hours")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of source files")
@@ -263,7 +298,7 @@ def main() -> None:
         return
     for name in PRELOADED:
         importlib.import_module(name)
-    known, sound, found, began = argued(), set(), [], time.monotonic()
+    known, sound, found, counts, began = argued(), set(), [], Counter(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
         shutil.copytree(PACKAGE, sources / "coterie", ignore=shutil.ignore_patterns("__pycache__"))
@@ -282,11 +317,11 @@ def main() -> None:
             found.append((mutant, verdict))
             if verdict in ("survived", "timed out"):
                 print(f"{verdict}: | {mutant.row} |  (line {mutant.line}, {k + 1} of {len(mutants)})", flush=True)
-    counts = Counter(verdict for _, verdict in found)
+            counts = Counter(verdict for _, verdict in found)
+            if options.json is not None:
+                rows = [{"file": m.file, "before": m.before, "after": m.after, "verdict": v} for m, v in found]
+                options.json.write_text(json.dumps({"counts": counts, "mutants": rows}, indent=1) + "\n")
     print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s: {dict(counts)}")
-    if options.json is not None:
-        rows = [{"file": m.file, "before": m.before, "after": m.after, "verdict": verdict} for m, verdict in found]
-        options.json.write_text(json.dumps({"counts": counts, "mutants": rows}, indent=1) + "\n")
     sys.exit(1 if counts["survived"] else 0)
 
 

@@ -30,7 +30,7 @@ from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
 from coterie.privacy.events import check_adjacency
 from coterie.privacy.grants import ONE_NOISE, SumNoises
-from coterie.privacy.noise import NoiseSource, SystemEntropy, draw_many, law_for
+from coterie.privacy.noise import NoiseSource, draw_many, drawn_once, law_for
 from coterie.privacy.release import unit_noise
 from coterie.privacy.tables import TableGrant
 from coterie.promise import check_trust
@@ -41,7 +41,8 @@ Trust = Literal["none", "pairs", "curator", "secure-sum"]
 
 # --- counting what a classifier answers, and metrics of the counts, be they exact or noised ---------------------------
 
-TABLE_OF = {"accuracy": "answers", "class-error": "answers", "auc": "scores", "calibration": "scores"}
+Table = Literal["answers", "scores"]
+TABLE_OF: dict[str, Table] = {"accuracy": "answers", "class-error": "answers", "auc": "scores", "calibration": "scores"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +99,10 @@ class Cells:
         return counts.reshape(n_parties, *self.shape).astype(float)
 
 
-def count(model: Any, X: Any, y: Any, wanted: set[str], bins: int) -> dict[str, Cells]:
+def count(model: Any, X: Any, y: Any, wanted: set[Table], bins: int) -> dict[Table, Cells]:
     truth = positions(model, y)
     n_classes = len(model.classes_)
-    cells = {}
+    cells: dict[Table, Cells] = {}
     if "answers" in wanted:
         predicted = positions(model, model.predict(X))
         same_length("y", truth, len(predicted))
@@ -288,6 +289,7 @@ def evaluate(
     ledger: a `Spending` to charge.
     noise: where noise comes from; the operating system's entropy where it is left out.
     """
+    source = drawn_once(noise)
     names = checked_metrics(metrics, model)
     bins = whole_number("bins", bins, at_least=2)
     check_trust(trust, colluders)
@@ -323,16 +325,15 @@ def evaluate(
     of_sum = ONE_NOISE if channel is None else channel.noise(len(sizes))
     grants = calibrated(cells, epsilon, delta, adjacency, records_moved(terms, sizes, channel), of_sum)
     spent = _loss(grants, delta)
-    source = SystemEntropy() if noise is None else noise
     past: tuple[tuple[str, float, float], ...] = ()
     # whoever knows the seed can take the noise off
     charged = math.inf if source.reproducible else spent
     if ledger is not None:
         past = ledger.charge(f"evaluation: {', '.join(names)}", charged, delta, terms=terms)
     found, released = {}, {}
-    for t, (table, grant) in enumerate(grants.items()):
+    for table, grant in grants.items():
         by_party = cells[table].tables(party_of, len(sizes))
-        noised = _released(grant, by_party.reshape(len(sizes), -1), channel, source, t).reshape(by_party.shape[1:])
+        noised = _released(grant, by_party.reshape(len(sizes), -1), channel, source, table).reshape(by_party.shape[1:])
         released[table] = noised
         price = gaussian_epsilon([(grant.event, 1)], delta), delta
         noise_std = grant.scales.noise_std * (math.sqrt(len(sizes)) if channel is None else of_sum.total)
@@ -480,13 +481,13 @@ def records_moved(terms: Terms, sizes: Sequence[int], channel: SumChannel | None
 
 
 def calibrated(
-    cells: dict[str, Cells], epsilon: float, delta: float, adjacency: str, records: float, noise: SumNoises
-) -> dict[str, TableGrant]:
+    cells: dict[Table, Cells], epsilon: float, delta: float, adjacency: str, records: float, noise: SumNoises
+) -> dict[Table, TableGrant]:
     """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
     changes = 2 if adjacency == "replace-one" else 1
     sensitivities = {name: records * math.sqrt(changes * cells[name].per_record) for name in sorted(cells)}
 
-    def grants(multiplier: float) -> dict[str, TableGrant]:
+    def grants(multiplier: float) -> dict[Table, TableGrant]:
         return {
             name: TableGrant.of(sensitivity, multiplier, math.prod(cells[name].shape), noise)
             for name, sensitivity in sensitivities.items()
@@ -498,19 +499,20 @@ def calibrated(
     return grants(multiplier)
 
 
-def _loss(grants: dict[str, TableGrant], delta: float) -> float:
+def _loss(grants: dict[Table, TableGrant], delta: float) -> float:
     return gaussian_epsilon([(grant.event, 1) for grant in grants.values()], delta)
 
 
 def _released(
-    grant: TableGrant, tables: np.ndarray, channel: SumChannel | None, source: NoiseSource, t: int
+    grant: TableGrant, tables: np.ndarray, channel: SumChannel | None, source: NoiseSource, table: Table
 ) -> np.ndarray:
-    """The sum of all parties' tables, (party, cell), each noised by its party or all as one."""
+    """The sum of all parties' tables, (party, cell), each noised by its party or all as one; `table` says which of the
+    two they are, whose noises have nothing in common."""
     n_parties, size = tables.shape
     n_noises = n_parties if channel is None else channel.noise(n_parties).rows
-    keys = [(0, place, t) for place in range(n_noises)]
+    keys = [(0, place, 0) for place in range(n_noises)]
     with jax.enable_x64(True):
-        units = draw_many(source, law_for("gaussian", grant.uses["release"]), size, keys, "release", n_noises)
+        units = draw_many(source, law_for("gaussian", grant.uses["release"]), size, keys, table, n_noises)
         noise = unit_noise(units, None)
         if channel is None:
             return np.asarray(grant.noised(tables, noise).value).sum(axis=0)

@@ -3,9 +3,23 @@
 import numpy as np
 import pytest
 
-from coterie.engines.checkpoint import PROGRESS, Checkpoint
+from coterie import evaluate
+from coterie.algorithms import NoisyGradientDescent
+from coterie.data import Federation
+from coterie.engines import mpi
+from coterie.engines.checkpoint import PROGRESS, RUN, Checkpoint
+from coterie.engines.in_process import run, run_many
 from coterie.errors import InputError
+from coterie.inference import infer
+from coterie.network.channels import Curator
+from coterie.plan import Plan
+from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.noise import KeyedEntropy
+from coterie.problems import L2, Logistic, Problem
 
+FEDERATION = Federation.from_arrays(
+    np.eye(4), np.array([0, 1, 0, 1]), parties=np.array(["a", "a", "b", "b"]), labels=(0, 1)
+)
 IDENTITY = {"plan": "a digest", "ranks": 1}
 RECORDS = [np.arange(6.0).reshape(2, 3), np.ones(2)]
 ROUNDS = 2
@@ -15,6 +29,7 @@ def saved(folder):
     checkpoint = Checkpoint(folder / "run", rank=0)
     checkpoint.begin(IDENTITY, [["before", 1.0, 1e-6]])
     assert checkpoint.same_records(RECORDS, checkpoint.key(IDENTITY))
+    checkpoint.records_known()
     checkpoint.save(0, np.arange(24.0).reshape(ROUNDS, 3, 4), [np.full((3, 4), 0.5)])
     checkpoint.all_saved(ROUNDS)
     return checkpoint
@@ -86,3 +101,41 @@ def test_one_file_in_the_place_of_another_is_refused(tmp_path):
     records.write_bytes(private.read_bytes())
     with pytest.raises(InputError, match="was altered"):
         gone_on_with(checkpoint)
+
+
+def test_nothing_but_the_key_is_no_run_that_has_just_begun(tmp_path):
+    """Whoever takes everything else away would have other records released under the same noise."""
+    checkpoint = saved(tmp_path)
+    for path in checkpoint.directory.iterdir():
+        if path.name != RUN:
+            path.unlink()
+    with pytest.raises(InputError, match="records-0000' is missing"):
+        checkpoint.same_records([RECORDS[0] + 1, RECORDS[1]], checkpoint.key(IDENTITY))
+
+
+class OneProcess:
+    """Of a cluster that has no other."""
+
+    rank, size = 0, 1
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        lambda plan, noise: run(plan, FEDERATION, noise=noise),
+        lambda plan, noise: run_many([plan, plan], FEDERATION, noise=noise),
+        lambda plan, noise: mpi.run(plan, lambda party: FEDERATION.shards[party], noise=noise, comm=OneProcess()),
+        lambda plan, noise: evaluate(None, None, None, noise=noise),
+        lambda plan, noise: infer(None, FEDERATION, delta=1e-5, noise=noise),
+    ],
+    ids=["run", "run_many", "mpi", "evaluate", "infer"],
+)
+def test_noise_that_can_be_drawn_again_belongs_to_a_run_with_a_checkpoint(release):
+    """Under one key two plans, or one plan on other records, release what can be subtracted from each other."""
+    algorithm = NoisyGradientDescent(
+        mechanism=GaussianGradient(noise_multiplier=5.0), regulariser=L2(1.0), step=0.1, channel=Curator()
+    )
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "complete", FEDERATION.facts, rounds=2, adjacency="replace-one")
+    with pytest.raises(InputError, match=r"noise: got KeyedEntropy, .* belongs to a run with a checkpoint"):
+        release(plan, KeyedEntropy())

@@ -112,6 +112,34 @@ def test_no_draw_of_noise_is_used_twice(model, trust):
     assert len(set(asked)) == len(asked)
 
 
+def test_tables_of_any_width_share_no_word_of_a_seed(monkeypatch):
+    """With many classes and few bins `answers` is the wider table: streams that are numbered by the width of a draw
+    would meet."""
+
+    class Guesses:
+        classes_ = np.arange(9)
+
+        def predict(self, rows):
+            return rows[:, 0].astype(int)
+
+        def predict_proba(self, rows):
+            return np.full((len(rows), 9), 1 / 9)
+
+    taken, words_of = [], Seeded._words
+
+    def noted(self, *asked):
+        words = words_of(self, *asked)
+        taken.extend(words.ravel().tolist())
+        return words
+
+    monkeypatch.setattr(Seeded, "_words", noted)
+    labels = np.arange(45) % 9
+    parties = np.arange(45) % 3
+    evaluate(Guesses(), labels[:, None], labels, **BUDGET, parties=parties, bins=2, noise=Seeded(0))
+    assert len(taken) == 3 * (81 + 36)
+    assert len(set(taken)) == len(taken)
+
+
 def test_all_tables_together_keep_the_budget(model):
     found = evaluate(model, X, Y, **BUDGET)
     assert 0.999 < found.epsilon <= 1.0

@@ -13,7 +13,7 @@ from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, NoisyGrad
 from coterie.audit.replay import declared_sensitivity
 from coterie.certificate import make_certificate
 from coterie.data.federation import Federation
-from coterie.engines.in_process import run, run_many
+from coterie.engines.in_process import run
 from coterie.errors import LeakError
 from coterie.network.channels import Curator, PairwiseSum, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Walk
@@ -21,7 +21,7 @@ from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
 from coterie.privacy.grants import SumNoises
 from coterie.privacy.mechanisms import GaussianGradient, grid_event
-from coterie.privacy.noise import KeyedEntropy, Seeded, SystemEntropy
+from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.privacy.release import add_up, add_up_along, seal, seal_total
 from coterie.privacy.sampling import STEPS
@@ -204,7 +204,7 @@ def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_share
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("source", [Seeded(3), SystemEntropy(), KeyedEntropy()], ids=["seeded", "entropy", "keyed"])
+@pytest.mark.parametrize("source", [Seeded(3), SystemEntropy()], ids=["seeded", "entropy"])
 def test_every_release_of_a_run_is_a_whole_number_of_steps(name, source):
     one = plan(name)
     releases = run(one, FEDERATION, noise=source).releases
@@ -215,11 +215,10 @@ def test_every_release_of_a_run_is_a_whole_number_of_steps(name, source):
 
 
 @pytest.mark.parametrize("name", ["gradient, curator", "M1"])
-def test_a_seed_or_a_key_repeats_a_run_and_entropy_does_not(name):
+def test_a_seed_repeats_a_run_and_entropy_does_not(name):
     one = plan(name)
-    for source in (Seeded(3), KeyedEntropy()):
-        first, second = (run(one, FEDERATION, noise=source).releases for _ in range(2))
-        np.testing.assert_array_equal(first, second)
+    first, second = (run(one, FEDERATION, noise=Seeded(3)).releases for _ in range(2))
+    np.testing.assert_array_equal(first, second)
     first, second = (run(one, FEDERATION, noise=SystemEntropy()).releases for _ in range(2))
     assert np.all(first != second)
 
@@ -265,26 +264,3 @@ def test_the_certificate_has_nothing_left_to_say_about_last_bits():
     assert document["mechanism"]["noise"] == "gaussian"
     assert document["accountant"]["used"] == "gaussian"
     assert not any("loating point" in sentence for sentence in document["not_covered"])
-
-
-def test_one_key_draws_other_noise_for_another_plan():
-    """Else two sums under the same noise could be subtracted from each other, which leaves their exact difference."""
-    source = KeyedEntropy()
-    one, other = plan("gradient, curator"), plan("gradient, curator", multiplier=10.0)
-
-    def first_sums(transcripts):
-        return [t.releases[0, 0, 0] / t.plan.issued[0][0].scales.noise_std for t in transcripts]
-
-    alone = first_sums(run(each, FEDERATION, noise=source) for each in (one, other))
-    together = first_sums(run_many([one, other], FEDERATION, noise=source))
-    exact = run(one, FEDERATION, noise=Silence()).releases[0, 0, 0]
-    for first, second in (alone, together):
-        noises = [r - exact / each.issued[0][0].scales.noise_std for r, each in ((first, one), (second, other))]
-        assert np.abs(noises[0] - noises[1]).min() > 1e-6
-
-
-class Silence:
-    reproducible = True
-
-    def draw(self, law, d, **key):
-        return np.zeros(d)

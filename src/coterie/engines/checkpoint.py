@@ -57,6 +57,7 @@ class Checkpoint:
                 "identity": identity,
                 "name": secrets.token_hex(8),
                 "past": past,
+                "records_known": False,
                 "key": key.hex(),
                 "tag_key": _tag_key(key).hex(),
             }
@@ -102,10 +103,16 @@ class Checkpoint:
             found.update(f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(array).tobytes())
         name = f"records-{self.rank:04d}"
         if not (self.directory / name).exists():
-            if (self.directory / PROGRESS).exists() or any(self.directory.glob(f"releases-*-{self.rank:04d}.npy")):
+            if self._stored("records_known"):
                 raise self._damaged(name, "is missing")
             self._write(name, found.hexdigest().encode())
         return hmac.compare_digest(self._read(name), found.hexdigest().encode())
+
+    def records_known(self) -> None:
+        """Rank 0, when `same_records` was asked by every rank and before anything is released: from here on no rank's
+        records are taken on trust."""
+        if not self._stored("records_known"):
+            self._write_run({**self._run(), "records_known": True})
 
     @property
     def rounds_done(self) -> int:

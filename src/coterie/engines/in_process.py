@@ -32,7 +32,7 @@ from coterie.minimisers.one_party import together
 from coterie.network.impairments import Impairments
 from coterie.network.selection import All
 from coterie.plan import Plan
-from coterie.privacy.noise import KeyedEntropy, NoiseSource, SystemEntropy
+from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems.losses import Logistic
 from coterie.problems.problem import make_buckets
 from coterie.stopping import stoppable
@@ -55,8 +55,7 @@ class PlanGroup:
         self.plans, self.plan = plans, plans[0]
         self.n_rounds, self.repeats, self.block = self.plan.n_rounds, repeats * len(plans), block
         self.n_parties, self.d = self.plan.facts.n_parties, self.plan.problem.n_coefficients(self.plan.facts)
-        self.source = source.for_plan(self.plan.digest) if isinstance(source, KeyedEntropy) else source
-        self.impairments = impairments
+        self.source, self.impairments = source, impairments
         self.state: Any = None
         self.done: list[np.ndarray] = []
 
@@ -493,10 +492,10 @@ def _execute(
     progress: Progress | None,
     explain: Explain | None,
 ) -> list[list[Transcript]]:
+    source = drawn_once(noise)
     for group in groups:
         for plan in group:
             plan.check_flow()
-    source = SystemEntropy() if noise is None else noise
     with set_up():
         choice = choose(work)
         if explain is not None:

@@ -29,7 +29,7 @@ from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExt
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
+from coterie.privacy.noise import NoiseSource, Seeded, drawn_once
 from coterie.privacy.release import Contribution, unit_noise
 from coterie.schedules import Schedule
 from coterie.stopping import Stop, stoppable
@@ -163,7 +163,9 @@ def run(
     """
     comm = world() if comm is None else comm
     check(plan, comm.size, checkpoint)
-    if checkpoint is not None and noise is not None and not isinstance(noise, Seeded):
+    if checkpoint is None:
+        noise = drawn_once(noise)
+    elif noise is not None and not isinstance(noise, Seeded):
         raise InputError("noise: a run with a checkpoint draws its own, which it can repeat; leave it out")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InputError(f"every: got {every!r}; an integer >= 1 is needed")
@@ -174,7 +176,7 @@ def run(
 
     def ready() -> _Rank:
         if saved is None:
-            return _Rank(plan, shard_of, SystemEntropy() if noise is None else noise, comm, which)
+            return _Rank(plan, shard_of, drawn_once(noise), comm, which)
         key = saved.key(common)
         rank = _Rank(plan, shard_of, key if noise is None else noise, comm, which)
         if not saved.same_records(rank.arrays, key):
@@ -189,7 +191,9 @@ def run(
             _together(comm, lambda: saved.check(common))
             releases, _ = _together(comm, lambda: saved.load(plan.n_rounds, 0))
             return _gathered(plan, comm, releases, reproducible=isinstance(noise, Seeded))
-        transcript = _together(comm, ready).go(saved, every, progress)
+        rank = _together(comm, ready)
+        _together(comm, lambda: saved.records_known() if saved is not None and comm.rank == 0 else None)
+        transcript = rank.go(saved, every, progress)
         if saved is not None and comm.rank == 0:
             saved.finish()
         return transcript

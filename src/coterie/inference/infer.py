@@ -15,7 +15,7 @@ from coterie.inference.releases import derivative_stds, release_derivatives, rel
 from coterie.inference.result import Inference, Setting
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
-from coterie.privacy.noise import NoiseSource, SystemEntropy
+from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems.losses import Huber, Logistic, Multinomial, Squared
 from coterie.transcript import Transcript
 
@@ -82,8 +82,8 @@ def infer(
     noise: where noise comes from; the operating system's entropy where it is left out.
     """
     check_delta(delta)
+    source = drawn_once(noise)
     columns = _usual_columns(transcript.plan) if columns is None else columns
-    source = SystemEntropy() if noise is None else noise
     released = release_moments(transcript, federation, columns, source)
     reproducible = transcript.reproducible or source.reproducible
     return conclude(transcript.plan, released, columns, delta=delta, reproducible=reproducible)

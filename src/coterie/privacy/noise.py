@@ -23,14 +23,15 @@ from coterie.privacy import sampling
 from coterie.privacy.sampling import GAMMA_STEPS, STEPS, More
 
 Law = Literal["gaussian", "gamma-sphere", "rounded-gaussian", "rounded-gamma-sphere", "discrete-gaussian"]
-Purpose = Literal["release", "output", "derivatives", "second_moment"]
+Purpose = Literal["release", "output", "derivatives", "second_moment", "answers", "scores"]
 Use = Literal["objective", "value"]  # where a draw goes: inside what is minimised, or onto what is released
 Key = tuple[int, int, int]  # repeat, party, round
 Keys = Sequence[Key] | np.ndarray  # one a row
 
 KEYS_AT_ONCE = 1024  # whose draws are shared out to the cores
 _BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
-_PURPOSE = {"release": 0, "output": 1, "coins": 2, "derivatives": 3, "second_moment": 5}
+# draws of one purpose have one width: those of a round are numbered by it
+_PURPOSE = {"release": 0, "output": 1, "coins": 2, "derivatives": 3, "second_moment": 5, "answers": 6, "scores": 7}
 _WORDS_PER_BLOCK = 4  # of Philox
 _MORE_BYTES = 24
 
@@ -220,15 +221,12 @@ class KeyedEntropy(_Source):
     """Noise that a run can draw again, and nobody else: a ChaCha20 stream for each draw, under one secret key.
 
     A run that was cut off and goes on from a checkpoint repeats the rounds since then. Fresh noise would make a second
-    release of each, to be paid for again; the same noise makes the same release.
+    release of each, to be paid for again; the same noise makes the same release. Under it another plan, or the same one
+    on other records, would release what can be subtracted: only a run with a checkpoint may have it (`drawn_once`).
     """
 
     key: bytes = dataclasses.field(default_factory=lambda: os.urandom(32), repr=False)
     reproducible = False
-
-    def for_plan(self, digest: str) -> "KeyedEntropy":
-        """Of one plan: two plans under one key must not draw the same noise, which could be subtracted away."""
-        return KeyedEntropy(hashlib.blake2b(digest.encode(), key=self.key, digest_size=32).digest())
 
     def _words(self, keys: np.ndarray, purpose: Purpose, count: int, rows: int) -> np.ndarray:
         each = cast(list[Key], keys.tolist())
@@ -262,6 +260,16 @@ def _hashed_more(key: bytes, keys: np.ndarray, purpose: Purpose) -> More:
         return int.from_bytes(hashlib.blake2b(place, key=key, digest_size=_MORE_BYTES).digest(), "little")
 
     return more
+
+
+def drawn_once(noise: NoiseSource | None) -> NoiseSource:
+    """The source of what nobody releases again; the operating system's entropy where none is given."""
+    if isinstance(noise, KeyedEntropy):
+        raise InputError(
+            "noise: got KeyedEntropy, which draws the same for other records too; it belongs to a run with a "
+            "checkpoint, which makes its own: leave it out"
+        )
+    return SystemEntropy() if noise is None else noise
 
 
 def draw_many(source: NoiseSource, law: Law, d: int, keys: Keys, purpose: Purpose, rows: int = 1) -> np.ndarray:
