@@ -1,14 +1,38 @@
-"""Directories that appear complete or not at all, under a name that is kept from the start."""
+"""Directories of runs: what is in them, and that they appear complete or not at all, under a name that is kept from the
+start."""
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from coterie.errors import InputError
+
+SUMS, REPORT = "SHA256SUMS", "report.html"  # which the other files give, so it needs no sum
+_ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
+
+_OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
+
+
+def transcript_name(complete: bool) -> str:
+    return "transcript.npz" if complete else "partial-transcript.npz"
+
+
+def files_of(complete: bool, origin: Iterable[str] = ("spec.toml",), *, intervals: bool = False) -> set[str]:
+    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped;
+    `origin` is what it was made from: a spec, a proposal to sites, or both."""
+    more = {"model.json", *(_OF_INTERVALS if intervals else ())} if complete else set()
+    return {*_ALWAYS, *origin, transcript_name(complete), *more}
+
+
+def sums(directory: Path) -> str:
+    """In the form that `sha256sum --check` reads."""
+    files = sorted(path for path in directory.iterdir() if path.name not in (SUMS, REPORT))
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
 
 
 class TakenError(InputError):

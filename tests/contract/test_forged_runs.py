@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from coterie.certificate import Certificate, make_certificate
-from coterie.cli.spec.execution import model_of, summary_of, sums
+from coterie.cli.spec.execution import model_of, summary_of
 from coterie.cli.spec.verification import verify_path
 from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.plan import Plan
+from coterie.rundir import sums
 from coterie.transcript import Transcript
 
 HEART = """\

@@ -1,5 +1,6 @@
 """A site decides: what is not approved, signed, in order and in its policy is refused, and nothing is spent."""
 
+import hashlib
 import json
 import tomllib
 
@@ -9,6 +10,9 @@ from made import DATA, DELTA, NAMES, approved, direct, make_sites, plan_of, poli
 
 from coterie.algorithms import NoisyGradientDescent
 from coterie.certificate import Certificate, make_certificate
+from coterie.cli.spec.execution import fill_run, model_of
+from coterie.cli.spec.verification import verify_path
+from coterie.data import Label, NumberColumn, Schema
 from coterie.errors import InputError
 from coterie.keys import Identity, PrivateKeys, SignatureError
 from coterie.network.channels import Curator, SecureSum
@@ -16,6 +20,7 @@ from coterie.network.selection import Poisson
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems import L2, Logistic, Problem
+from coterie.rundir import sums
 from coterie.site.coordinator import Coordinator, PartyError
 from coterie.site.messages import MessageError, numbers, pack, unpack
 from coterie.site.policy import Policy
@@ -458,3 +463,55 @@ def test_every_site_signs_and_a_certificate_says_who(tmp_path):
         forged = make_certificate(proposal.plan, DELTA, reproducible=False, engine="sites", sites={**signed, **change})
         with pytest.raises(InputError, match="certificate: "):
             Certificate(forged.document).verify()
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+WRONG_RESULTS = {
+    "a page": (lambda files: {**files, "report.html": b"<script>"}, "with a file called 'report.html'"),
+    "a hidden file": (lambda files: {**files, ".profile": b"x"}, "with a file called '.profile'"),
+    "another folder": (lambda files: {**files, "../site.toml": b"x"}, "with a file called '../site.toml'"),
+    "no model": (lambda files: {k: v for k, v in files.items() if k != "model.json"}, "without a file called 'model"),
+    "no file": (lambda files: {}, "without a file called"),
+    "a byte": (lambda files: {**files, "run.log": b"approved"}, "SHA256SUMS does not fit"),
+    "a model": (lambda files: changed(files, "model.json", b'"intercept"', b'"Intercept"'), "model.json"),
+    "a coefficient": (lambda files: changed(files, "model.json", b'"x0": ', b'"x0": 1'), "model.json"),
+    "a sentence": (lambda files: changed(files, "certificate.md", b"delta", b"gamma"), "certificate.md"),
+    "a loss": (lambda files: changed(files, "summary.json", b'"epsilon": ', b'"epsilon": 0'), "summary.json"),
+}
+
+
+def changed(files, name, old, new):
+    """With the sum made right again."""
+    assert old in files[name], name
+    files = {**files, name: files[name].replace(old, new)}
+    listed = {other: hashlib.sha256(content).hexdigest() for other, content in files.items() if other != "SHA256SUMS"}
+    lines = [f"{stated}  {other}\n" for other, stated in sorted(listed.items())]
+    return {**files, "SHA256SUMS": "".join(lines).encode()}
+
+
+def test_a_site_keeps_the_result_that_it_has_signed_and_nothing_else(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("gradient", ROUNDS), sites)
+    coordinator = Coordinator(proposal, keys, direct(sites), tmp_path / "run")
+    transcript = coordinator.run()
+    signed = coordinator.signatures()
+    certificate = make_certificate(proposal.plan, DELTA, reproducible=False, engine="sites", sites=signed)
+    names = [f"x{i}" for i in range(DATA.facts.n_features)]
+    schema = Schema(tuple(NumberColumn(name, -9, 9) for name in names), Label("y", ("0", "1")))
+    (tmp_path / "result").mkdir()
+    model = model_of(transcript, schema, names, intercept=False)
+    fill_run(tmp_path / "result", transcript, certificate, {"proposal.json": proposal.to_json()}, "", model)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "result").iterdir()}
+    site = sites[0]
+    site.check_result = verify_path
+    for what, (change, reason) in WRONG_RESULTS.items():
+        answer = site.handle(pack("result", proposal.digest, "coordinator", keys, files=change(files)))
+        assert kind_of(answer) == "refused", what
+        assert reason in last_reason(site), what
+        assert not site.store.result(proposal.digest).exists(), what
+    coordinator.hand_out(files)
+    for site in sites:
+        kept = site.store.result(proposal.digest)
+        assert {path.name: path.read_bytes() for path in kept.iterdir()} == files
+        assert sums(kept).encode() == files["SHA256SUMS"]

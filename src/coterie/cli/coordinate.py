@@ -37,12 +37,11 @@ def coordinate(
     kept beside the proposal, and sites answer what they have answered before.
     """
     from coterie.cli.report import add_report
-    from coterie.cli.spec.execution import REPORT
     from coterie.cli.spec.local_sites import coordinate as run_all
     from coterie.cli.spec.preparation import Log
     from coterie.errors import CoterieError
     from coterie.keys import PrivateKeys
-    from coterie.rundir import check_free, new_directory
+    from coterie.rundir import REPORT, check_free, new_directory
     from coterie.site.coordinator import Coordinator
     from coterie.site.proposal import Proposal
     from coterie.site.serve import Sockets

@@ -56,9 +56,9 @@ def report(
 
 def _check(run: Path) -> None:
     """A page must not show what a changed file says; of a demo, which has no sums, the certificate is recomputed."""
-    from coterie.cli.spec.execution import SUMS
     from coterie.cli.spec.verification import verify_path
     from coterie.errors import InputError
+    from coterie.rundir import SUMS
 
     if not run.is_dir():
         raise InputError(f"RUN: {str(run)!r} is no directory; that of a run is needed")

@@ -221,7 +221,8 @@ def _write(outcome: "Outcome", place: "Reserved") -> Path:
 
 
 def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
-    from coterie.cli.spec.execution import REPORT, cautions_of
+    from coterie.cli.spec.execution import cautions_of
+    from coterie.rundir import REPORT
 
     if json_line:
         told = {**outcome.summary(), "seconds": round(outcome.seconds, 2), "directory": str(directory)}

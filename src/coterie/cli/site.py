@@ -146,8 +146,14 @@ def serve(
 ) -> None:
     """Answer coordinators of approved proposals, until SIGTERM or Ctrl-C. Records stay in memory, steps compiled."""
     from coterie.site.serve import serve as answer
+    from coterie.site.site import Site
 
-    site = _site(folder)
+    def check_result(directory: Path) -> None:
+        from coterie.cli.spec.verification import verify_path  # which a site needs once a run
+
+        verify_path(directory)
+
+    site = Site(folder, check_result=check_result)
     typer.echo(f"coterie: serving {site.policy.name!r} at {socket or site.store.socket_file}", err=True)
     answer(site, socket, group=group)
 

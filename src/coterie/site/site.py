@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from coterie.network.channels import PairwiseSum
 from coterie.plan import Plan
 from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.pairs import PairStreams, pair_secret
-from coterie.rundir import new_directory
+from coterie.rundir import SUMS, files_of, new_directory, sums
 from coterie.site.messages import (
     COORDINATOR,
     REQUESTS,
@@ -70,10 +71,14 @@ class Review:
 
 
 class Site:
-    """Everything of one site, in its folder."""
+    """Everything of one site, in its folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.store = Store(folder)
+    check_result: looks at the directory of a run that was handed out, beyond what this site has signed, and raises
+    what is wrong with it.
+    """
+
+    def __init__(self, folder: Path, *, check_result: Callable[[Path], Any] | None = None) -> None:
+        self.store, self.check_result = Store(folder), check_result
         self.policy = Policy.read(folder)
         self.keys = PrivateKeys.load(self.store.key_file)
         self.ledger = Ledger.open(self.store.ledger_file, key=self.keys.signing)
@@ -299,10 +304,11 @@ class _Run:
             raise MessageError("the result of a run that this site has not seen to its end")
         place = self.site.store.result(self.digest)
         if not place.exists():
+            files, wanted = message["files"], files_of(True, ("proposal.json",))
+            for name in sorted(files.keys() ^ wanted):
+                raise MessageError(f"a result {'with' if name in files else 'without'} a file called {name!r}")
             with new_directory(place) as partial:
-                for name, content in message["files"].items():
-                    if Path(name).name != name or name.startswith("."):
-                        raise MessageError(f"a file called {name!r} in a result")
+                for name, content in files.items():
                     (partial / name).write_bytes(content)
                 self._check_result(partial)
             self.site.store.forget_states(self.digest)
@@ -325,6 +331,10 @@ class _Run:
             raise MessageError("a transcript of other releases than those of this run")
         if Proposal.read(folder).digest != self.digest:
             raise MessageError("a result with another proposal")
+        if (folder / SUMS).read_bytes() != sums(folder).encode():
+            raise MessageError(f"a result whose {SUMS} does not fit its files")
+        if self.site.check_result is not None:
+            self.site.check_result(folder)
 
     # --- what the others released -----------------------------------------------------------------------------------
 

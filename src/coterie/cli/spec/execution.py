@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,30 +24,15 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.rundir import new_directory
+from coterie.rundir import SUMS, files_of, new_directory, sums, transcript_name
 from coterie.site.proposal import Proposal
 from coterie.spending import Spending
 from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
-SUMS, REPORT = "SHA256SUMS", "report.html"  # which the other files give, so it needs no sum
 MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
 WEAK = 1e-6  # l2 of the line without privacy, for each record
-_ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
-
-_OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
-
-
-def transcript_name(complete: bool) -> str:
-    return "transcript.npz" if complete else "partial-transcript.npz"
-
-
-def files_of(complete: bool, origin: Iterable[str] = ("spec.toml",), *, intervals: bool = False) -> set[str]:
-    """Everything in the directory of a run that came to its end, with intervals or without, or that was stopped;
-    `origin` is what it was made from: a spec, a proposal to sites, or both."""
-    more = {"model.json", *(_OF_INTERVALS if intervals else ())} if complete else set()
-    return {*_ALWAYS, *origin, transcript_name(complete), *more}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -367,9 +351,3 @@ def model_of(
 
 def _alone(numbers: list[float]) -> float | list[float]:
     return numbers[0] if len(numbers) == 1 else numbers
-
-
-def sums(directory: Path) -> str:
-    """In the form that `sha256sum --check` reads."""
-    files = sorted(path for path in directory.iterdir() if path.name not in (SUMS, REPORT))
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)

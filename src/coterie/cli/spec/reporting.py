@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from coterie.cli.spec.execution import REPORT
 from coterie.plan import Plan
 from coterie.report import Published, RunFiles, report_page
+from coterie.rundir import REPORT
 
 
 def report_of(directory: Path) -> str:

@@ -10,14 +10,10 @@ from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, package_digest, software, unique_keys
 from coterie.certificate.statements import NO_TUNING
 from coterie.cli.spec.execution import (
-    REPORT,
-    SUMS,
     columns_of,
-    files_of,
     model_of,
     result_of,
     summary_of,
-    transcript_name,
 )
 from coterie.cli.spec.preparation import Records, load_records, make_plan
 from coterie.cli.spec.reading import (
@@ -39,6 +35,7 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.inference import Inference, Released, conclude
 from coterie.promise import Privacy
+from coterie.rundir import REPORT, SUMS, files_of, transcript_name
 from coterie.site.proposal import Proposal
 from coterie.transcript import ReleaseChain, Transcript
 
