@@ -258,7 +258,7 @@ def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
     """The ledger of the spec, if it names one; only where `new` is asked for is it made."""
     if prepared.spec.ledger is None:
         if new:
-            raise InputError("--new-ledger: the spec names no ledger; prepared.spec.ledger = 'path' is needed")
+            raise InputError("--new-ledger: the spec names no ledger; ledger = 'path' in its [privacy] is needed")
         return None
     if new:
         return Spending.create(prepared.spec.ledger, limit=prepared.spec.ledger_limit)
