@@ -42,6 +42,7 @@ Trust = Literal["none", "pairs", "curator", "secure-sum"]
 # --- counting what a classifier answers, and metrics of the counts, be they exact or noised ---------------------------
 
 Table = Literal["answers", "scores"]
+TABLES: tuple[Table, ...] = ("answers", "scores")
 TABLE_OF: dict[str, Table] = {"accuracy": "answers", "class-error": "answers", "auc": "scores", "calibration": "scores"}
 
 
@@ -485,7 +486,7 @@ def calibrated(
 ) -> dict[Table, TableGrant]:
     """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
     changes = 2 if adjacency == "replace-one" else 1
-    sensitivities = {name: records * math.sqrt(changes * cells[name].per_record) for name in sorted(cells)}
+    sensitivities = {name: records * math.sqrt(changes * cells[name].per_record) for name in TABLES if name in cells}
 
     def grants(multiplier: float) -> dict[Table, TableGrant]:
         return {
