@@ -486,7 +486,9 @@ def calibrated(
 ) -> dict[Table, TableGrant]:
     """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
     changes = 2 if adjacency == "replace-one" else 1
-    sensitivities = {name: records * math.sqrt(changes * cells[name].per_record) for name in TABLES if name in cells}
+    sensitivities: dict[Table, float] = {
+        name: records * math.sqrt(changes * cells[name].per_record) for name in TABLES if name in cells
+    }
 
     def grants(multiplier: float) -> dict[Table, TableGrant]:
         return {
