@@ -6,6 +6,7 @@ past the release door. Plans are plain data: they can be saved, compared, hashed
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from collections import Counter
@@ -245,13 +246,15 @@ class Plan:
             (mechanism.seen_by(seen_by, grants[g].event, self.problem, facts), int(count))
             for g, count in zip(used, counts, strict=True)
         ]
-        if n_rounds is None:
-            paid += [(granted.grant.event, 1) for granted in self.moment_grants(party)]
-        return paid
+        return paid if n_rounds is not None else [*paid, *self._afterwards(party)]
+
+    def _afterwards(self, party: int) -> Ledger:
+        """What this party pays for once all rounds are over."""
+        return [(granted.grant.event, 1) for granted in self.moment_grants(party)]
 
     def person_ledger(self, party: int) -> Ledger:
         """As `ledger`, of somebody who has records at this party; at all of them where people may."""
-        return self._spanning_ledger() if self.people_span_parties else self.ledger(party)
+        return [*itertools.chain(*self._spanning_ledgers())] if self.people_span_parties else self.ledger(party)
 
     def observer(self, name: str | None = None) -> Observer:
         channel = self.algorithm.channel
@@ -275,10 +278,10 @@ class Plan:
         known: dict[Any, float] = {}
         losses = []
         for party in one_of_each:
-            ledger = self.ledger(party, observer=observer)
-            key = tuple(ledger)
+            paid = self.ledger(party, observer=observer, n_rounds=self.n_rounds), self._afterwards(party)
+            key = tuple(map(tuple, paid))
             if key not in known:
-                known[key] = self._person_epsilon(ledger, delta, accountant)
+                known[key] = self._person_epsilon(paid, delta, accountant)
             losses.append(known[key])
         return tuple(np.asarray(losses)[places].tolist())
 
@@ -304,17 +307,19 @@ class Plan:
             return max(self.party_epsilons(delta, observer=observer, accountant=accountant))
         check_delta(delta)
         self.observer(observer)
-        return self._person_epsilon(self._spanning_ledger(), delta, accountant)
+        return self._person_epsilon(self._spanning_ledgers(), delta, accountant)
 
-    def _spanning_ledger(self) -> Ledger:
-        """What somebody pays who has a record at every party, against whoever sees most: nothing hides under the noise
-        of parties that are all affected."""
-        total: Counter[Any] = Counter()
+    def _spanning_ledgers(self) -> tuple[Ledger, Ledger]:
+        """What somebody pays who has a record at every party, against whoever sees most, over the rounds and after
+        them: nothing hides under the noise of parties that are all affected."""
+        of_rounds, afterwards = Counter[Any](), Counter[Any]()
         if not self.algorithm.channel.aggregates:
             for party in range(self.facts.n_parties):
-                for event, count in self.ledger(party):
-                    total[event] += count
-            return list(total.items())
+                for event, count in self.ledger(party, n_rounds=self.n_rounds):
+                    of_rounds[event] += count
+                for event, count in self._afterwards(party):
+                    afterwards[event] += count
+            return list(of_rounds.items()), list(afterwards.items())
         grants, index = self.issued
         ratios = [e.ratio if isinstance(e := grant.event, Gaussian) else None for grant in grants]
         if None in ratios:
@@ -324,27 +329,30 @@ class Plan:
         channel = self.algorithm.channel
         for ratios_of_round in by_round:
             ratio = channel.all_together(ratios_of_round)
-            total[Gaussian(ratio=ratio)] += self.n_rounds // len(by_round)
+            of_rounds[Gaussian(ratio=ratio)] += self.n_rounds // len(by_round)
         kind, one_of_each = self.kinds
         moments = [[granted.grant.event.ratio for granted in self.moment_grants(party)] for party in one_of_each]
         for ratios in zip(*moments, strict=True):
-            total[Gaussian(ratio=channel.all_together(np.asarray(ratios)[kind]))] += 1
-        return list(total.items())
+            afterwards[Gaussian(ratio=channel.all_together(np.asarray(ratios)[kind]))] += 1
+        return list(of_rounds.items()), list(afterwards.items())
 
     def pure_epsilon(self) -> float:
         """The loss at delta = 0 for one person; infinite with Gaussian noise."""
         if self.people_span_parties:
-            return self.records_per_person * accountants.pure_epsilon(self._spanning_ledger())
+            return self.records_per_person * accountants.pure_epsilon(self.person_ledger(0))
         return self.records_per_person * max(accountants.pure_epsilon(self.ledger(party)) for party in self._alike[1])
 
-    def _person_epsilon(self, ledger: Ledger, delta: float, accountant: Accountant) -> float:
+    def _person_epsilon(self, paid: tuple[Ledger, Ledger], delta: float, accountant: Accountant) -> float:
+        """Of what is paid over the rounds, and after them."""
+        of_rounds, afterwards = paid
+
         def curve(d: float) -> float:
-            return accountants.epsilon(ledger, d, accountant)
+            return accountants.epsilon(of_rounds, d, accountant, afterwards=afterwards)
 
         grouped = accountants.group_epsilon(curve, delta, self.records_per_person)
         # pure losses of a group add up with no delta to pay
         if accountant in ("best", "pure"):
-            grouped = min(grouped, self.records_per_person * accountants.pure_epsilon(ledger))
+            grouped = min(grouped, self.records_per_person * accountants.pure_epsilon([*of_rounds, *afterwards]))
         return grouped
 
     def calibrate(
@@ -404,7 +412,7 @@ class Plan:
         def spent(party: int, t: int) -> float:
             ledger = self.ledger(party, n_rounds=t)
             if (key := tuple(ledger)) not in known:
-                known[key] = self._person_epsilon(ledger, delta, "best")
+                known[key] = self._person_epsilon((ledger, ()), delta, "best")
             return known[key]
 
         curves: dict[tuple[float, ...], list[int]] = {}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM
-from coterie.errors import PrivacyPreconditionError
+from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
@@ -160,6 +160,42 @@ def test_objective_curve_is_infinite_where_the_proof_ends(jacobian):
     assert np.isfinite(zero_out.rdp(orders)).tolist() == [[True] * 4, [True, False, False, False]]
     # a slope of one sign has a bound without the Jacobian, at every order
     assert np.isfinite(dataclasses.replace(zero_out, margin=True).rdp(orders)).all()
+
+
+# --- Gaussian releases after others -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 1.0, 3.0])
+def test_gaussian_releases_afterwards_count_exactly(ratio, delta):
+    """Alone, and after one that has a sixteenth of the budget and is known by its Renyi divergences only."""
+    truth = accountants.epsilon([(Gaussian(ratio=ratio), 1)], delta, "gaussian")
+    alone = accountants.mixed_epsilon([], delta, [(Gaussian(ratio=ratio), 1)])
+    assert truth - 1e-9 <= alone <= 1.001 * truth
+    first, second = [(Gaussian(ratio=ratio / 4), 1)], [(Gaussian(ratio=ratio * math.sqrt(15 / 32)), 2)]
+    together = accountants.mixed_epsilon(first, delta, second)
+    assert truth <= together <= 1.01 * truth
+    assert accountants.rdp_epsilon([*first, *second], delta) > 1.03 * truth
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+@pytest.mark.parametrize(("eps", "count", "ratio"), [(0.5, 1, 0.3), (0.1, 20, 0.5), (0.02, 500, 0.2), (2.0, 1, 1.0)])
+def test_gaussian_releases_after_pure_ones_stay_above_the_numerical_truth(eps, count, ratio, delta):
+    first, second = [(Pure(epsilon=eps), count)], [(Gaussian(ratio=ratio), 1)]
+    truth = accountants.epsilon([*first, *second], delta, "pld")
+    found = accountants.epsilon(first, delta, "mixed", afterwards=second)
+    assert truth - 1e-6 <= found <= 1.3 * truth
+    assert accountants.epsilon(first, delta, afterwards=second) <= found
+
+
+def test_what_is_not_known_to_come_last_is_not_counted_as_if_it_did():
+    ledger = [(Pure(epsilon=0.5), 1), (Gaussian(ratio=0.5), 1)]
+    assert accountants.epsilon(ledger, 1e-6) == accountants.epsilon(ledger, 1e-6, "rdp")
+    assert accountants.epsilon(ledger[:1], 1e-6, afterwards=ledger[1:]) < accountants.epsilon(ledger, 1e-6)
+    with pytest.raises(InputError, match="there are none; use 'rdp'"):
+        accountants.epsilon(ledger, 1e-6, "mixed")
+    with pytest.raises(InputError, match="'mixed' takes Gaussian releases only"):
+        accountants.epsilon(ledger[1:], 1e-6, "mixed", afterwards=ledger[:1])
 
 
 # --- the least of several bounds --------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ _ACCOUNTANTS = {
     "pure": "sum of the pure losses of all releases",
     "rdp": "Rényi composition, each direction by itself, converted as by Canonne, Kamath and Steinke (2020)",
     "gaussian": "exact composition of Gaussian releases (Balle and Wang, 2018)",
+    "mixed": "exact composition of the Gaussian releases after the rounds, with Rényi divergences of the rounds",
 }
 _GAMMA_TAIL = (
     "Gamma noise inside an objective: how far a draw is from the exact one is bounded and paid for but in one draw in "
@@ -253,7 +254,7 @@ def _not_covered(plan: Plan, reproducible: bool) -> tuple[str, ...]:
 def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:
     """Which of the valid upper bounds is the least one, the one that is stated."""
     bounds: dict[str, float] = {}
-    for name in ("gaussian", "rdp", "pure"):
+    for name in ("gaussian", "mixed", "rdp", "pure"):
         try:
             bounds[name] = plan.epsilon(delta, accountant=name)
         except InputError:  # this accountant does not know the plan's events

@@ -15,9 +15,11 @@ from coterie.errors import InputError, MissingExtraError
 from coterie.privacy.events import Event, Gaussian, PoissonGaussian
 
 Ledger = Sequence[tuple[Event, int]]
-Accountant = Literal["best", "pure", "rdp", "gaussian", "pld"]
+Accountant = Literal["best", "pure", "rdp", "gaussian", "mixed", "pld"]
 
 ORDERS = 1 + np.geomspace(1e-2, 1e6, 600)
+_MOST_MIXED = 1e3  # of an order; beyond it logarithms of tails have too few digits
+_SLACK = 1e-9  # on a logarithm, for rounding
 
 
 def check_delta(delta: float) -> float:
@@ -32,19 +34,25 @@ def check_epsilon(epsilon: float) -> float:
     return float(epsilon)
 
 
-def epsilon(ledger: Ledger, delta: float, accountant: Accountant = "best") -> float:
-    """The (epsilon, delta) loss of everything in the ledger together."""
+def epsilon(ledger: Ledger, delta: float, accountant: Accountant = "best", *, afterwards: Ledger = ()) -> float:
+    """The (epsilon, delta) loss of everything in the ledger together, and of what was released `afterwards`, when all
+    of the ledger had been."""
     check_delta(delta)
+    whole = [*ledger, *afterwards]
     if accountant == "best":
-        bounds = [pure_epsilon(ledger), rdp_epsilon(ledger, delta)]
-        if all(event.gaussian_ratio is not None for event, _ in ledger):
-            bounds.append(gaussian_epsilon(ledger, delta))
+        bounds = [pure_epsilon(whole), rdp_epsilon(whole, delta)]
+        if all(event.gaussian_ratio is not None for event, _ in whole):
+            bounds.append(gaussian_epsilon(whole, delta))
+        elif afterwards and all(event.gaussian_ratio is not None for event, _ in afterwards):
+            bounds.append(mixed_epsilon(ledger, delta, afterwards))
         return min(bounds)
     if accountant not in get_args(Accountant):
         raise InputError(f"accountant: got {accountant!r}; one of {', '.join(get_args(Accountant))} is needed")
     if accountant == "pure":
-        return pure_epsilon(ledger)
-    return {"rdp": rdp_epsilon, "gaussian": gaussian_epsilon, "pld": pld_epsilon}[accountant](ledger, delta)
+        return pure_epsilon(whole)
+    if accountant == "mixed":
+        return mixed_epsilon(ledger, delta, afterwards)
+    return {"rdp": rdp_epsilon, "gaussian": gaussian_epsilon, "pld": pld_epsilon}[accountant](whole, delta)
 
 
 def least_noise(loss: Callable[[float], float], epsilon: float) -> float:
@@ -83,12 +91,7 @@ def rdp_epsilon(ledger: Ledger, delta: float) -> float:
 
 def gaussian_epsilon(ledger: Ledger, delta: float) -> float:
     """Exact for Gaussian releases: their composition is one Gaussian release (Balle and Wang, 2018)."""
-    total = 0.0
-    for event, count in ledger:
-        if event.gaussian_ratio is None:
-            raise InputError(f"accountant: 'gaussian' takes Gaussian releases only, and {event} is none; use 'rdp'")
-        total += count * event.gaussian_ratio**2
-    ratio = math.sqrt(total)
+    ratio = _gaussian_ratio(ledger, "gaussian")
     if ratio == 0 or gaussian_delta(0.0, ratio) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -100,11 +103,74 @@ def gaussian_epsilon(ledger: Ledger, delta: float) -> float:
     return high  # the upper end: never below the truth
 
 
+def _gaussian_ratio(ledger: Ledger, accountant: Accountant) -> float:
+    """Of the one Gaussian release that all of them amount to."""
+    total = 0.0
+    for event, count in ledger:
+        if event.gaussian_ratio is None:
+            raise InputError(f"accountant: {accountant!r} takes Gaussian releases only, and {event} is none; use 'rdp'")
+        total += count * event.gaussian_ratio**2
+    return math.sqrt(total)
+
+
 def gaussian_delta(eps: float, ratio: float) -> float:
     """The smallest delta of a Gaussian release with sensitivity/std = ratio."""
-    first = log_ndtr(ratio / 2 - eps / ratio)
-    second = eps + log_ndtr(-ratio / 2 - eps / ratio)
+    first, second = _log_tails(np.float64(eps), ratio)
     return float(np.exp(first) * -np.expm1(min(0.0, second - first)))
+
+
+def _log_tails(eps: Any, ratio: float) -> tuple[Any, Any]:
+    """Logarithms of the two terms whose difference is a Gaussian's delta."""
+    return log_ndtr(ratio / 2 - eps / ratio), eps + log_ndtr(-ratio / 2 - eps / ratio)
+
+
+def mixed_epsilon(ledger: Ledger, delta: float, afterwards: Ledger) -> float:
+    """Renyi divergences of the ledger, with exact Gaussian releases after it.
+
+    Let L be the privacy loss of the ledger's outcome, and d(x) the delta at epsilon = x of the one Gaussian release
+    that those afterwards amount to. Given that outcome they have at most its delta, so that together, E under the law
+    of the outcome,
+
+        delta(eps) <= E d(eps - L).
+
+    With K = max_x log d(x) + (a - 1) x for an order a, d(eps - L) <= exp(K - (a - 1)(eps - L)), and E exp((a - 1) L) is
+    exp((a - 1) D), D the ledger's divergence of that order: eps = D + (K - log delta)/(a - 1) will do, for any a. log d
+    is concave, for d(x) is the integral over u > 0 of exp(-u) P(loss > x + u), a convolution of two log-concave
+    functions; so the maximum is where its slope is 1 - a, and with nothing in the ledger the least of these is exact.
+    """
+    ratio = _gaussian_ratio(afterwards, "mixed")
+    if ratio == 0:
+        raise InputError("accountant: 'mixed' takes Gaussian releases after all others, and there are none; use 'rdp'")
+    orders = ORDERS[ORDERS <= _MOST_MIXED]
+    curve = np.zeros((2, len(orders)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for event, count in ledger:
+            curve = curve + count * event.rdp(orders)
+    curve = np.where(np.isnan(curve), np.inf, curve)
+    eps = curve + (_log_peaks(orders, ratio) - math.log(delta)) / (orders - 1)
+    return max(0.0, float(np.max(np.min(eps, axis=1))))
+
+
+def _log_peaks(orders: np.ndarray, ratio: float) -> np.ndarray:
+    """K of every order, never below the truth."""
+    wanted = orders - 1
+
+    def slope(x: np.ndarray) -> np.ndarray:
+        """-(log d)'(x), which grows from 0 to infinity."""
+        first, second = _log_tails(x, ratio)
+        return 1 / np.expm1(np.maximum(first - second, 1e-300))
+
+    low, high = np.full(len(orders), -40.0), ratio**2 * orders + 1.0
+    while (short := slope(high) < wanted).any():
+        high = np.where(short, 2 * high, high)
+    for _ in range(60):
+        middle = (low + high) / 2
+        beyond = slope(middle) >= wanted
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    first, second = _log_tails(low, ratio)
+    log_delta = first + np.log(-np.expm1(second - first))
+    # a concave function lies under its tangent at the lower end of where its maximum is
+    return log_delta + wanted * low + np.maximum(wanted - slope(low), 0.0) * (high - low) + _SLACK
 
 
 @functools.lru_cache(maxsize=256)
