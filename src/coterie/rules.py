@@ -51,7 +51,7 @@ from coterie.data.checks import nearest, whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
-from coterie.network.channels import sum_channel
+from coterie.network.channels import Broadcast, channel_of, sum_channel
 from coterie.network.selection import Walk
 from coterie.network.topology import UNRESTRICTED, Topology, make_topology
 from coterie.plan import Plan
@@ -198,8 +198,9 @@ def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None) -> str:
         raise InputError(
             f"algorithm: got {name!r}; one of {', '.join(ALGORITHMS)} is needed{nearest(name, ALGORITHMS)}"
         )
-    adds_up = "channel" in _field_types(ALGORITHMS[name])
-    if adds_up and not privacy.sums:
+    channels = alternatives(_field_types(ALGORITHMS[name]).get("channel", Broadcast))
+    adds_up = channels != (Broadcast,)
+    if not privacy.sums and Broadcast not in channels:
         raise InputError(
             f"trust: got 'none' for {name}, which adds up messages; 'pairs', 'curator' or 'secure-sum' is needed"
         )
@@ -293,9 +294,10 @@ class Situation:
 
     @functools.cached_property
     def noises_of_sum(self) -> float:
-        """How much noise a sum carries: one, or what is left of pairs'."""
+        """How much noise a sum carries: one, what is left of pairs', or one of every party."""
         channel = sum_channel(self.privacy.trust, self.privacy.colluders)
-        assert channel is not None
+        if channel is None:
+            return float(self.facts.n_parties)
         channel.check(self.facts.n_parties)
         return channel.noise(self.facts.n_parties).total ** 2
 
@@ -531,7 +533,7 @@ class Parts:
         fields = _field_types(ALGORITHMS[self.name])
         own = {name: value for name, value in values.items() if name in self.own}
         own |= {name: problem.regulariser for name, kind in fields.items() if _is_regulariser(kind)}
-        own |= {"channel": sum_channel(privacy.trust, privacy.colluders)} if "channel" in fields else {}
+        own |= {"channel": channel_of(privacy.trust, privacy.colluders)} if "channel" in fields else {}
         inner = {field: values[name] for name, field in self._of_mechanism.items() if name in values}
         return ALGORITHMS[self.name](mechanism=self.mechanism(**inner), **own)  # type: ignore[call-arg]
 

@@ -58,6 +58,9 @@ ALGORITHMS = {
     "gradient": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=SecureSum()
     ),
+    "gradient-alone": NoisyGradientDescent(
+        mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=Broadcast(), momentum=0.9
+    ),
     "pairs": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=PairwiseSum(colluders=2)
     ),

@@ -10,7 +10,7 @@ import pytest
 from coterie.algorithms import ALGORITHMS, EdgewiseADMM, MemorylessWalk
 from coterie.errors import InputError
 from coterie.facts import Facts
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.selection import Sample, Walk
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
@@ -45,7 +45,7 @@ EXAMPLES = {
     ),
     "one-release-average": lambda cls: cls(mechanism=SoloPerturbation(extra_l2=10.0, **GAUSSIAN)),
     "noisy-gradient-descent": lambda cls: cls(
-        mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=SecureSum()
+        mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Broadcast(), momentum=0.9
     ),
     "noisy-coordinate-descent": lambda cls: cls(
         mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()

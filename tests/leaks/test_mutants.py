@@ -28,7 +28,7 @@ from coterie.algorithms import (
     WalkADMM,
 )
 from coterie.audit.instances import HEAVY, REGULARISER, enumerate_instances
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.selection import Poisson, Walk
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient
@@ -155,6 +155,12 @@ MUTANTS = {
     ),
     "variance used as a standard deviation": Mutant(
         gradient(Curator()), gradient(Curator(), squared("noise_std")), "gaussian-view", RECORD
+    ),
+    "own gradients noised for half of what they can change": Mutant(
+        gradient(Broadcast(), momentum=0.9),
+        gradient(Broadcast(), scaled(noise_std=0.5), momentum=0.9),
+        "gaussian-view",
+        RECORD,
     ),
     "one party's noise dropped from a secure sum": Mutant(
         gradient(SecureSum()), gradient(parts.ShareDropped()), "plan", RECORD

@@ -9,7 +9,7 @@ from coterie.algorithms import ALGORITHMS, PenaltyPerturbedADMM, PrimalPerturbed
 from coterie.audit.replay import Replay, check_sensitivity, declared_sensitivity
 from coterie.errors import InputError, LeakError
 from coterie.facts import Facts
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
@@ -60,6 +60,9 @@ EXAMPLES = {
     "noisy-gradient-descent": lambda cls: {
         "secure-sum": cls(mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=SecureSum()),
         "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()),
+        "nobody": cls(
+            mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Broadcast(), momentum=0.9
+        ),
     },
     "noisy-coordinate-descent": lambda cls: {
         "curator": cls(mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()),

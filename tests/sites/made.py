@@ -8,7 +8,7 @@ from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM, fixed
 from coterie.data import Federation
 from coterie.engines.xla import set_up
 from coterie.keys import PrivateKeys
-from coterie.network.channels import Curator, PairwiseSum, Token
+from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.network.selection import Walk
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
@@ -30,6 +30,9 @@ ALGORITHMS = {
     "graph": PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=6.0, **GAUSS), dual_step=6.0),
     "gradient": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=Curator()
+    ),
+    "gradient, nobody trusted": NoisyGradientDescent(
+        mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=Broadcast(), momentum=0.9
     ),
     "pairs": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=PairwiseSum(colluders=1)

@@ -290,7 +290,7 @@ def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
         ({"trust": "everybody"}, "trust: got 'everybody'"),
         ({"unit": "person"}, "unit: got 'person'"),
         ({"algorithm": "sgd"}, "algorithm: got 'sgd'"),
-        ({"algorithm": "noisy-gradient-descent"}, "trust: got 'none'"),
+        ({"algorithm": "noisy-coordinate-descent"}, "trust: got 'none'"),
         ({"settings": {"step": 1.0}}, "settings: penalty-perturbed-admm has no 'step'"),
         ({"settings": {"hardened": True}}, "has no 'hardened'"),
         ({"settings": "averaging"}, "settings: got a str"),

@@ -15,7 +15,7 @@ from coterie.certificate import make_certificate
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import LeakError
-from coterie.network.channels import Curator, PairwiseSum, SecureSum
+from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Walk
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
@@ -59,6 +59,7 @@ ALGORITHMS = {
     "walk": lambda **noise: WalkADMM(
         mechanism=LocalNoise(**PROX, **noise), regulariser=REGULARISER, selection=Walk(seed=0)
     ),
+    "gradient, nobody": functools.partial(SUMS["gradient"], Broadcast()),
     **{f"{name}, curator": functools.partial(made, Curator()) for name, made in SUMS.items()},
     **{f"{name}, secure sum": functools.partial(made, SecureSum()) for name, made in SUMS.items()},
     **{f"{name}, pairs": functools.partial(made, PairwiseSum(colluders=1)) for name, made in SUMS.items()},

@@ -176,7 +176,7 @@ def test_without_epsilon_steps_follow_the_records():
     ("settled", "words"),
     [
         ({"name": "penalty-perturbed"}, "did you mean 'penalty-perturbed-admm'"),
-        ({"name": "noisy-gradient-descent"}, "trust: got 'none' for noisy-gradient-descent"),
+        ({"name": "noisy-coordinate-descent"}, "trust: got 'none' for noisy-coordinate-descent"),
         ({"name": "recycled-admm", "privacy": {"trust": "curator"}}, "trust: got 'curator' for recycled-admm"),
         ({"step": 1.0}, "settings: penalty-perturbed-admm has no 'step'"),
         ({"hardened": True}, "has no 'hardened'"),

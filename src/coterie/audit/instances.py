@@ -52,6 +52,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "edge_penalty": ((1.0,) * (N_PARTIES * (N_PARTIES - 1) // 2),),
     "extra_l2": (4.0,),
     "step": (0.5,),
+    "momentum": (0.9,),
     "prox_step": (0.5,),
     "relaxation": (0.5,),
     "clip": (None, 0.002),

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.data.federation import Federation
-from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.moments import derivatives_size, packed_size, unpacked
 from coterie.privacy.noise import NoiseSource, Purpose, draw_many, law_for
@@ -51,13 +50,8 @@ def release_second_moment(plan: Plan, federation: Federation, at: np.ndarray, so
 
 @jax.jit
 def _each_alone(grant: Any, contributions: Any, units: jax.Array) -> Any:
-    """Every party noises its own: a sum of one contribution."""
-
-    def alone(contribution: Any, unit: jax.Array) -> Any:
-        stacked = jax.tree.map(lambda a: a[None], contribution)
-        return Curator().aggregate(stacked, grant, unit_noise(unit[None], None))
-
-    return jax.vmap(alone)(contributions, units)
+    """Every party noises its own."""
+    return jax.vmap(lambda one, unit: grant.noised_alone(one, unit_noise(unit, None)))(contributions, units)
 
 
 @functools.partial(jax.jit, static_argnames="purpose")

@@ -149,6 +149,11 @@ class PairwiseSum(_Aggregating):
 SumChannel = Curator | SecureSum | PairwiseSum
 
 
+def channel_of(trust: str, colluders: int | None) -> SumChannel | Broadcast:
+    """What carries messages that are to be added up: a sum, or everybody's own, which all can add up."""
+    return sum_channel(trust, colluders) or Broadcast()
+
+
 def sum_channel(trust: str, colluders: int | None) -> SumChannel | None:
     """What carries a sum between parties who trust that far; None where nothing is added up."""
     if colluders is not None:

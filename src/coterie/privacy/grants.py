@@ -180,6 +180,11 @@ class SumGrant(Grant):
         """For channels only: the sum with as many noises as there are rows of units."""
         return seal_total(subtotal, steps_of(units).sum(axis=0), self._issued_grid())
 
+    def noised_alone(self, contribution: Contribution, noise: UnitNoise) -> Release:
+        """What a party sends that trusts nobody: a sum of its contribution alone, with a noise of its own."""
+        own, grid = as_issued(contribution.value, "contribution"), self._issued_grid()
+        return seal_total(add_up(own[None], grid), steps_of(noise.value[0]), grid)
+
     def masked(self, contribution: Contribution, units: jax.Array, pairs: jax.Array) -> Release:
         """For channels only: one party's message in whole steps, with its own noise and what it shares with others."""
         return seal_masked(self.subtotal(contribution), steps_of(units), as_issued(pairs, "noise"))
@@ -192,7 +197,7 @@ class SumScales(NamedTuple):
 
 
 class GradientSumGrant(SumGrant):
-    """Contribute a gradient; the channel adds the noise to the sum over all parties."""
+    """Contribute a gradient; the channel adds the noise to the sum over all parties, or a party to its own."""
 
     Scales = SumScales
 

@@ -197,7 +197,8 @@ def check_clip(clip: float | None) -> None:
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianGradient(Mechanism):
-    """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum.
+    """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum; or one on each party's,
+    where nobody is trusted, sized for the largest.
 
     `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs.
     """

@@ -237,7 +237,7 @@ def check_plan(plan: Plan) -> None:
 
 _TO_ALL = "the coordinator, who passes it on to all other parties"
 _TRAVELS = {
-    Broadcast: ("noised coefficients of a model, {d} numbers", _TO_ALL),
+    Broadcast: ("noised coefficients, moves or gradients of a model, {d} numbers", _TO_ALL),
     Token: ("a noised change of the common model, {d} numbers", _TO_ALL),
     PairwiseSum: (
         "a contribution to a sum, {d} numbers, with noise of its own and noise that cancels in the sum",
