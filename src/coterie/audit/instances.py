@@ -86,7 +86,7 @@ class Setting:
             sizes=(self.first_party or self.records_per_party,) + (self.records_per_party,) * (n_parties - 1),
             n_features=self.n_features,
             row_norm=self.row_norm,
-            labels=("-", "+") if self.label_bound is None else None,
+            labels=("-", "+", *"abc"[: max(0, self.loss.n_outputs - 2)]) if self.label_bound is None else None,
             label_bound=self.label_bound,
         )
 

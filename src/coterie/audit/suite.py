@@ -19,6 +19,7 @@ from coterie.audit import (
     coalition,
     game,
     gaussian_view,
+    moments,
     noise_law,
     output_density,
     peer_view,
@@ -47,11 +48,12 @@ CHECKS: dict[str, Callable[[Workbench], Measured]] = {
     "density": output_density.check,
     "canary": canary.check,
     "reachability": reachability.check,
+    "inference": moments.check,
 }
 STATISTICAL = ("game", "noise-law", "canary")
 # for every path of the engine; the others look at single steps
 THROUGH_ENGINE = ("control-flow", "gaussian-view", "game", "noise-law", "reachability")
-QUICK = ("control-flow", "gaussian-view", "peer-view", "coalition", "game", "sensitivity", "reachability")
+QUICK = ("control-flow", "gaussian-view", "peer-view", "coalition", "game", "sensitivity", "reachability", "inference")
 
 Progress = Callable[[int, int], None]
 

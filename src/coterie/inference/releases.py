@@ -20,6 +20,13 @@ def release(
     plan: Plan, federation: Federation, purpose: Purpose, stage: int, at: np.ndarray, source: NoiseSource
 ) -> np.ndarray:
     """The noised sum over all parties: a vector of gradient and packed Hessian, or a packed second moment."""
+    return seen(plan, federation, purpose, stage, at, source).sum(axis=0)
+
+
+def seen(
+    plan: Plan, federation: Federation, purpose: Purpose, stage: int, at: np.ndarray, source: NoiseSource
+) -> np.ndarray:
+    """What everybody sees of a release, a row each: the sum of a channel, or what every party noised by itself."""
     p, n_rows = plan.problem.n_coefficients(plan.facts), plan.noise_rows
     size = packed_size(p) if purpose == "second_moment" else derivatives_size(p)
     channel = plan.algorithm.channel
@@ -28,11 +35,10 @@ def release(
     with jax.enable_x64(True):
         contributions = _contributions(plan, federation, purpose, stage, jnp.asarray(at))
         units = jnp.asarray(draw_many(source, law_for("gaussian", "value"), size, keys, purpose, n_rows))
-        if channel.aggregates:
-            value = channel.aggregate(contributions, grant, unit_noise(units, None)).value  # type: ignore[attr-defined]
-        else:
-            value = _each_alone(grant, contributions, units).value.sum(axis=0)
-        return np.asarray(value)
+        if not channel.aggregates:
+            return np.asarray(_each_alone(grant, contributions, units).value)
+        total = channel.aggregate(contributions, grant, unit_noise(units, None))  # type: ignore[attr-defined]
+        return np.asarray(total.value)[None]
 
 
 def release_derivatives(

@@ -1,0 +1,189 @@
+"""What plans release after their rounds, for inference: gradient and Hessian as one vector, and the second moment.
+
+These do not depend on the algorithm, only on the channel, the adjacency and the unit, so they are examined once for
+each of these:
+
+    sensitivity     contributions of a party on thousands of neighbours at public models, with a search for the worst,
+                    against what each grant declares
+    gaussian view   everything that is seen, on the worst neighbours found, is one Gaussian vector on each data set:
+                    its exact Renyi divergence against that of the events
+    reachability    every number leaves on the grid of its noise, and so does the neighbour's
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coterie.audit.finding import Measured
+from coterie.audit.gaussian_view import ORDERS, GaussianPair, view_of
+from coterie.audit.instances import DELTA, Instance
+from coterie.audit.reachability import reached
+from coterie.audit.recording import Workbench
+from coterie.audit.replay import Neighbours, Replay, Report
+from coterie.data.federation import Federation, Shard
+from coterie.errors import InputError
+from coterie.inference.releases import seen
+from coterie.plan import Plan
+from coterie.privacy.accountants import gaussian_epsilon
+from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, free_curvature, packed_size
+from coterie.privacy.noise import Law, Purpose, SystemEntropy
+from coterie.problems.losses import Huber, Logistic, Loss, Multinomial
+
+LOSSES: tuple[Loss, ...] = (Logistic(), Huber(0.8), Multinomial(3))
+N_RANDOM, N_GENERATIONS = 400, 12
+_MULTIPLIERS, _SECOND_MOMENT = (1.5, 1.0), 2.0
+_FOUND: dict[Any, Measured] = {}
+
+
+def check(bench: Workbench) -> Measured:
+    plan = bench.plan
+    key = (plan.algorithm.channel, plan.adjacency, plan.unit, plan.facts.n_parties)
+    if key not in _FOUND:
+        _FOUND[key] = _examined(bench)
+    return _FOUND[key]
+
+
+def _examined(bench: Workbench) -> Measured:
+    """The worst of all losses."""
+    worst = Measured(stated=bench.stated, applicable=False, detail="no loss with intervals fits the algorithm")
+    for loss in LOSSES if bench.thorough else LOSSES[:1]:
+        try:
+            plan = plan_with_moments(bench.instance, loss)
+        except InputError:
+            continue
+        found = examine(plan, seed=bench.seed)
+        if found.verdict == "fail" or not worst.applicable:
+            worst = found
+    return worst
+
+
+def plan_with_moments(instance: Instance, loss: Loss) -> Plan:
+    """The instance's rounds on two features, and after them all that inference can release."""
+    bound = 1.0 if isinstance(loss, Huber) else None
+    setting = dataclasses.replace(instance.light, loss=loss, n_features=2, label_bound=bound)
+    plan = instance.unchecked_plan(setting)
+    moments = Moments(
+        multipliers=_MULTIPLIERS,
+        curvature_weight=free_curvature(plan.problem, None, plan.adjacency) or 0.5,
+        second_moment_multiplier=_SECOND_MOMENT,
+    )
+    return dataclasses.replace(plan, moments=moments)
+
+
+def examine(plan: Plan, *, seed: int = 0) -> Measured:
+    grants = plan.moment_grants(0)
+    stated = gaussian_epsilon([(granted.grant.event, 1) for granted in grants], DELTA)
+    worst: tuple[Federation, Federation, np.ndarray] | None = None
+    for granted in {granted.purpose: granted for granted in grants}.values():
+        report, case = _search(OfMoments(plan, granted), seed)
+        if not report.passed:
+            detail = f"{granted.purpose}: moves by {report.measured:.6g}, declared {report.declared:.6g}"
+            return Measured(stated=stated, sound=False, detail=detail)
+        worst = worst or case
+    assert worst is not None
+    *pair, at = worst
+    views = [[_view(plan, data, granted, at) for granted in grants] for data in pair]
+    seen_on = GaussianPair(
+        (np.concatenate([mean for mean, _ in views[0]]), np.concatenate([mean for mean, _ in views[1]])),
+        (_blocks([factor for _, factor in views[0]]), _blocks([factor for _, factor in views[1]])),
+    )
+    exact = seen_on.rdp(ORDERS)
+    curve = np.sum([granted.grant.event.rdp(ORDERS) for granted in grants], axis=0)
+    detail = ""
+    # the map is read off values on a grid
+    if (exact > curve * (1 + 1e-6 + ORDERS * 2.0**-24)).any():
+        place = int(np.argmax((exact / curve).max(axis=0)))
+        detail = (
+            f"Renyi divergence of order {ORDERS[place]:g}: {exact[:, place].max():.4g}, stated {curve[0, place]:.4g}"
+        )
+    elif not all(_on_grid(plan, pair, granted, at) for granted in grants):
+        detail = "released numbers could not have come from the neighbour"
+    return Measured(stated=stated, lower=seen_on.epsilon(DELTA), sound=not detail, detail=detail)
+
+
+class OfMoments(Replay):
+    """One party's contribution to one release, as a function of data and the public model."""
+
+    def __init__(self, plan: Plan, granted: MomentGrant) -> None:
+        self.plan, self.party, self.t = plan, 0, 0
+        p = plan.problem.n_coefficients(plan.facts)
+        self.n_records = plan.facts.sizes[0]
+        self.d = packed_size(p) if granted.purpose == "second_moment" else derivatives_size(p)
+        self.inbox = jax.ShapeDtypeStruct((plan.facts.n_parties, p), jnp.float64)
+        self.private, self.in_objective = (), False
+        self.grant, self.purpose = granted.grant, granted.purpose
+        self.problem = plan.problem.share(plan.facts.n_parties)
+        self._ready = {}
+
+    def _step(self, scales: Any, records: Any, inbox: Any, release_noise: Any, output_noise: Any) -> Any:
+        grant = jax.tree.unflatten(jax.tree.structure(self.grant), scales)
+        return getattr(grant, self.purpose)(self.problem, records, at=inbox).value
+
+    def federations(self, cases: Neighbours, place: int) -> tuple[Federation, Federation, np.ndarray]:
+        """One case as the two data sets of all parties, and the model; the other parties hold what the first does."""
+        # rows at the bound may be over it in their last digit
+        X = cases.X[place] * (1 - 2.0**-40)
+        one, two = (Shard(X[k], cases.y[place, k], cases.weight[place, k]) for k in (0, 1))
+        rest = (one,) * (self.plan.facts.n_parties - 1)
+        facts = self.plan.facts
+        return Federation(facts, (one, *rest)), Federation(facts, (two, *rest)), np.asarray(cases.inbox)[place]
+
+
+def _search(replay: OfMoments, seed: int) -> tuple[Report, tuple[Federation, Federation, np.ndarray]]:
+    """The worst change that was found, and where."""
+    rng = np.random.default_rng(seed)
+    cases = replay.draw(rng, N_RANDOM)
+    changes, report = replay.measure(cases)
+    where = replay.federations(cases, int(np.argmax(changes)))
+    for generation in range(N_GENERATIONS):
+        cases = replay.mutate(rng, cases, changes, radius=0.5 ** (generation / 2))
+        changes, found = replay.measure(cases)
+        if found.measured > report.measured:
+            report, where = found, replay.federations(cases, int(np.argmax(changes)))
+    return report, where
+
+
+class _Handed:
+    """A noise source that hands out given units, a row each."""
+
+    reproducible = True
+
+    def __init__(self, units: np.ndarray) -> None:
+        self.units = units
+
+    def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
+        return self.units[party]
+
+    def coins(self, *, repeat: int) -> Any:
+        raise NotImplementedError
+
+
+def _view(plan: Plan, data: Federation, granted: MomentGrant, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and factor of what everybody sees of a release."""
+    size, rows = OfMoments(plan, granted).d, plan.noise_rows
+
+    def function(units: np.ndarray) -> np.ndarray:
+        source: Any = _Handed(units.reshape(rows, size))
+        return seen(plan, data, granted.purpose, granted.stage, at, source).ravel()
+
+    return view_of(function, rows * size)
+
+
+def _on_grid(plan: Plan, pair: list[Federation], granted: MomentGrant, at: np.ndarray) -> bool:
+    quiet: Any = _Handed(np.zeros((plan.noise_rows, OfMoments(plan, granted).d)))
+    released = seen(plan, pair[0], granted.purpose, granted.stage, at, SystemEntropy())
+    theirs = seen(plan, pair[1], granted.purpose, granted.stage, at, quiet)
+    return bool(reached(released, theirs, np.asarray(granted.grant.grid)).all())
+
+
+def _blocks(factors: list[np.ndarray]) -> np.ndarray:
+    """Noises of different releases are independent."""
+    whole = np.zeros(tuple(np.sum([f.shape for f in factors], axis=0)))
+    row = column = 0
+    for factor in factors:
+        whole[row : row + factor.shape[0], column : column + factor.shape[1]] = factor
+        row, column = row + factor.shape[0], column + factor.shape[1]
+    return whole
