@@ -62,8 +62,17 @@ def serve_site(folder, point, t):
     if point is not None:
         when, what = point.split(" ", 1)
 
-        def if_reply(connection, packet):
-            message = unpack(packet)
+        last = [b""]  # envelopes are sealed: what is in them is seen before
+        answered = Site.handle
+
+        def handle(site, packet):
+            last[0] = answered(site, packet)
+            return last[0]
+
+        Site.handle = handle
+
+        def if_reply(connection, envelope):
+            message = unpack(last[0])
             if message.kind in ("release", "masked", "contribution") and message["round"] >= t:
                 die()
 
@@ -88,15 +97,17 @@ def run_coordinator(folder, sites, point, t):
     from coterie.keys import PrivateKeys
     from coterie.rundir import new_directory
     from coterie.site import coordinator
+    from coterie.site.envelope import Sealing
     from coterie.site.proposal import Proposal
-    from coterie.site.serve import Sockets
+    from coterie.site.sockets import Sockets
 
     folder, sites = Path(folder), Path(sites)
     proposal, keys = Proposal.read(folder), PrivateKeys.load(folder / "key")
     sockets = Sockets({name: sites / name / "site.sock" for name in proposal.names})
+    sealed = Sealing(proposal, keys, sockets)
 
     def exchange(party, packet):
-        answer = sockets(party, packet)
+        answer = sealed(party, packet)
         with open(folder / "received", "ab") as file:
             file.write(msgpack.packb([party, answer]))
         return answer

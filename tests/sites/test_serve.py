@@ -10,8 +10,9 @@ import pytest
 from made import NAMES, make_sites
 
 from coterie.errors import InputError
-from coterie.site.messages import LARGEST_PACKET, unpack
-from coterie.site.serve import Sockets, UnreachableError, serve
+from coterie.site.messages import unpack
+from coterie.site.serve import serve
+from coterie.site.sockets import LARGEST_ENVELOPE, Sockets, UnreachableError
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_site_answers_whoever_connects_and_only_the_owner_can(served):
         hanging.append(connection)
     assert unpack(sockets(NAMES[0], b"nonsense")).kind == "refused"
     # one that announces more than any packet has is closed
-    hanging[0].send(bytes(987) + struct.pack(">I", LARGEST_PACKET + 1))
+    hanging[0].send(bytes(987) + struct.pack(">I", LARGEST_ENVELOPE + 1))
     hanging[0].settimeout(10)
     (length,) = struct.unpack(">I", hanging[0].recv(4))
     assert unpack(hanging[0].recv(length)).kind == "refused"

@@ -25,8 +25,8 @@ from coterie.site.coordinator import Coordinator, PartyError
 from coterie.site.messages import MessageError, numbers, pack, unpack
 from coterie.site.policy import Policy
 from coterie.site.proposal import Proposal
-from coterie.site.serve import UnreachableError
 from coterie.site.site import Site
+from coterie.site.sockets import UnreachableError
 
 ROUNDS = 4
 

@@ -41,10 +41,11 @@ def coordinate(
     from coterie.cli.spec.preparation import Log
     from coterie.errors import CoterieError
     from coterie.keys import PrivateKeys
+    from coterie.relay.engines import between_machines
     from coterie.rundir import REPORT, check_free, new_directory
     from coterie.site.coordinator import Coordinator
+    from coterie.site.envelope import Sealing
     from coterie.site.proposal import Proposal
-    from coterie.site.serve import Sockets
     from coterie.stopping import stoppable
 
     beside = proposal if proposal.is_dir() else proposal.parent
@@ -54,9 +55,12 @@ def coordinate(
     if not done:
         check_free(directory)
     keys = PrivateKeys.load(key or beside / KEY_FILE)
-    exchange = Sockets(_sockets(sites, content))
-    with _watched(quiet=json_line) as watch, stoppable() as stop:
-        coordinator = Coordinator(content, keys, exchange, beside / ROUNDS, watch=watch)
+    with (
+        between_machines("sites", sites, content.names) as carry,
+        _watched(quiet=json_line) as watch,
+        stoppable() as stop,
+    ):
+        coordinator = Coordinator(content, keys, Sealing(content, keys, carry), beside / ROUNDS, watch=watch)
         transcript, signed = run_all(coordinator, stop)
         if signed is None:
             typer.echo(
@@ -78,7 +82,6 @@ def coordinate(
             coordinator.hand_out({path.name: path.read_bytes() for path in files})
         except CoterieError as error:
             raise CoterieError(f"the run is complete in {directory}, but not everybody took it ({error})") from None
-    exchange.close()
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     if json_line:
         typer.echo(json.dumps({**summary, "directory": str(directory)}))
@@ -114,21 +117,6 @@ def _fill(folder: Path, proposal: "Proposal", transcript: Any, signed: dict[str,
     if transcript.complete:
         model = model_of(transcript, schema, schema.feature_names, intercept=proposal.intercept)
     fill_run(folder, transcript, certificate, {"proposal.json": proposal.to_json()}, log, model)
-
-
-def _sockets(folder: Path, proposal: "Proposal") -> dict[str, Path]:
-    """Where each party's site answers; sites that are not there yet are waited for."""
-    from coterie.errors import InputError
-
-    if not folder.is_dir():
-        raise InputError(f"--sites: {str(folder)!r} is no folder; one with the sites' sockets is needed")
-    found = {}
-    for name in proposal.names:
-        if "/" in name or name.startswith("."):
-            raise InputError(f"--sites: the party {name!r} cannot be the name of a file")
-        inside = folder / name / "site.sock"
-        found[name] = inside if (folder / name).is_dir() else folder / f"{name}.sock"
-    return found
 
 
 @contextlib.contextmanager

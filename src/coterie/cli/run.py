@@ -99,14 +99,14 @@ def _run(
 
         settle, carry_out, together, first = charge_once, execute_on_cluster, ended_together(), is_first()
         json_line = json_line or not first  # nobody but the first process speaks
-    elif content.engine.name == "sites":
+    elif content.engine.between_sites:
         from coterie.cli.spec.local_sites import execute_at_sites
 
         carry_out = execute_at_sites
     with together:
         with values_shown(show_values):
             prepared = prepare(content)
-        if content.engine.name == "sites":
+        if content.engine.between_sites:
             from coterie.cli.spec import local_sites
 
             local_sites.check(prepared)

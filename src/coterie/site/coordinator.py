@@ -33,12 +33,11 @@ from coterie.site.messages import (
 )
 from coterie.site.proposal import Proposal
 from coterie.site.rounds import RoundForm
-from coterie.site.serve import UnreachableError
 from coterie.site.site import seal_context
+from coterie.site.sockets import Exchange, UnreachableError
 from coterie.site.store import locked, write_whole
 from coterie.transcript import Interrupted, ReleaseChain, Transcript
 
-Exchange = Callable[[str, bytes], bytes]  # a party's name and a packet; its answer, or UnreachableError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -245,6 +244,8 @@ class Coordinator:
                 self.stop.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
+            except MessageError as error:
+                raise self._unusable(party, error) from None
             message = self._checked(party, packet)
             if message.kind == "behind":  # it was started again, and remembers what it has committed only
                 self.known[party] = message["known"]

@@ -6,7 +6,7 @@
     result   the run's directory, checked against what was signed               -> kept
 
 Reserve, compute, commit, send: a reply leaves when the ledger holds it, and a round that is asked for again gets the
-stored bytes. Whatever cannot be used is answered by a plain "refused"; the reason goes to the site's own log.
+stored bytes. Whatever cannot be used is answered by "refused"; the reason goes to the site's own log.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ from coterie.plan import Plan
 from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.pairs import PairStreams, pair_secret
 from coterie.rundir import SUMS, files_of, new_directory, sums
+from coterie.site.envelope import opened_request, sealed_answer
 from coterie.site.messages import (
     COORDINATOR,
     REQUESTS,
@@ -169,6 +170,17 @@ class Site:
         return given_back
 
     # --- what a coordinator asks ------------------------------------------------------------------------------------
+
+    def handle_sealed(self, envelope: bytes) -> bytes:
+        """The answer to an envelope, sealed to the coordinator; a plain "refused" where it is not known who asks."""
+        try:
+            packet = opened_request(envelope, self.keys)
+        except MessageError as error:
+            self._log_refusal(NOBODY, str(error))
+            return pack("refused", NOBODY, self.policy.name, self.keys)
+        answer = self.handle(packet)
+        run = self._runs.get(unpack(answer).run)
+        return answer if run is None else sealed_answer(answer, run.proposal.coordinator, envelope)
 
     def handle(self, packet: bytes) -> bytes:
         """The answer to a packet, whatever it is."""

@@ -18,13 +18,15 @@ from coterie.data.federation import Federation
 from coterie.errors import CoterieError, InputError
 from coterie.keys import PrivateKeys
 from coterie.plan import Plan
+from coterie.relay.engines import on_this_machine
 from coterie.site.coordinator import Coordinator
 from coterie.site.coordinator import Progress as SiteProgress
+from coterie.site.envelope import Sealing
 from coterie.site.policy import template
 from coterie.site.proposal import Proposal, check_plan
 from coterie.site.records import write_encoded
-from coterie.site.serve import Sockets, UnreachableError
 from coterie.site.site import Site
+from coterie.site.sockets import Exchange, UnreachableError
 from coterie.stopping import Stop, stoppable
 from coterie.transcript import Interrupted, Transcript
 
@@ -33,13 +35,13 @@ STOP_S = 5.0
 
 
 class SiteProcesses:
-    """Sites of a proposal, each a process that serves its own folder; an exchange for a coordinator."""
+    """Sites of a proposal, each a process that serves its own folder."""
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder, self.names = folder, names
         # a path to a socket must be short
         self.places = {name: folder / f"{number}" for number, name in enumerate(names)}
-        self.sockets = Sockets({name: place / "site.sock" for name, place in self.places.items()})
+        self.sockets = {name: place / "site.sock" for name, place in self.places.items()}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -53,19 +55,23 @@ class SiteProcesses:
                     start_new_session=True,  # Ctrl-C is this process's to answer
                 )
 
-    def __call__(self, party: str, packet: bytes) -> bytes:
-        try:
-            return self.sockets(party, packet)
-        except UnreachableError:
-            process = self.processes[party]
-            if process.poll() is not None:
-                told = (self.places[party] / "errors").read_text(errors="replace").strip().splitlines()
-                reason = told[-1][:300] if told else "nothing was said"
-                raise CoterieError(f"the site of {party} ended with code {process.returncode}: {reason}") from None
-            raise
+    def watched(self, carry: Exchange) -> Exchange:
+        """The same exchange, which says so when a site cannot answer because its process has ended."""
+
+        def exchange(party: str, envelope: bytes) -> bytes:
+            try:
+                return carry(party, envelope)
+            except UnreachableError:
+                process = self.processes[party]
+                if process.poll() is not None:
+                    told = (self.places[party] / "errors").read_text(errors="replace").strip().splitlines()
+                    reason = told[-1][:300] if told else "nothing was said"
+                    raise CoterieError(f"the site of {party} ended with code {process.returncode}: {reason}") from None
+                raise
+
+        return exchange
 
     def stop(self) -> None:
-        self.sockets.close()
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -142,10 +148,11 @@ def execute_at_sites(
             seed=spec.engine.seed,
             title="A run on one machine",
         ) as (proposal, keys, running),
+        on_this_machine(spec.engine.name, running.folder / "engine", running.sockets) as carry,
         stoppable() as stop,
     ):
-        folder = running.folder / "run"
-        coordinator = Coordinator(proposal, keys, running, folder, watch=watch)
+        exchange = Sealing(proposal, keys, running.watched(carry))
+        coordinator = Coordinator(proposal, keys, exchange, running.folder / "run", watch=watch)
         transcript, signed = coordinate(coordinator, stop)
         log.add(f"{transcript.n_rounds} of {plan.n_rounds} rounds released")
         if signed is not None:
@@ -195,6 +202,6 @@ def check(prepared: Prepared) -> None:
         )
     if plan.facts.n_parties > MOST_PROCESSES:
         raise InputError(
-            f"engine: got 'sites' for {plan.facts.n_parties} parties; it starts a process for each, at most "
-            f"{MOST_PROCESSES}"
+            f"engine: got {prepared.spec.engine.name!r} for {plan.facts.n_parties} parties; it starts a process for "
+            f"each, at most {MOST_PROCESSES}"
         )

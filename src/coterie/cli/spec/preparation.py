@@ -90,7 +90,7 @@ class Prepared:
             past=past,
             tuning=self.spec.privacy.tuning,
             audit=audit,
-            engine=self.spec.engine.name,
+            engine="sites" if self.spec.engine.between_sites else self.spec.engine.name,
             design="schema",
             sites=sites,
         )

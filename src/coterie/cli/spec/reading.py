@@ -14,10 +14,11 @@ from coterie.errors import InputError
 from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import LOSSES
 from coterie.promise import TRUST, UNITS, Privacy
+from coterie.relay.engines import ENGINES as RELAYS
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "inference", "engine")
 SOURCES = ("dataset", "file", "files")
-ENGINES = ("in-process", "mpi", "sites")
+ENGINES = ("in-process", "mpi", *RELAYS)
 LARGEST_SPEC = 10**7  # bytes; a spec is written by people
 LARGEST_SEED = 2**63 - 1
 
@@ -95,6 +96,11 @@ class EngineSection:
     seed: int | None
     checkpoint: Path | None
     checkpoint_every: int
+
+    @property
+    def between_sites(self) -> bool:
+        """Every party's records are in a process of its own, whatever carries its packets."""
+        return self.name in RELAYS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

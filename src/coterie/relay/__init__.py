@@ -1,0 +1,1 @@
+"""Between organisations: engines that people have already carry sealed envelopes from coordinator to sites."""

@@ -1,0 +1,114 @@
+"""A coordinator's hub and the workers of an engine: real sockets, workers that go, and frames that are none."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from coterie.errors import InputError
+from coterie.relay.at_site import NO_ANSWER, SOCKET, SiteSocket
+from coterie.relay.engines import on_this_machine
+from coterie.relay.hub import Hub, Worker
+from coterie.site.sockets import UnreachableError, send, short_address
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "coordinator.sock"
+
+
+def connected(hub):
+    for _ in range(500):
+        if hub.connected:
+            return
+        time.sleep(0.01)
+    raise AssertionError("no worker was seen")
+
+
+def carrying(place, exchange):
+    worker = Worker(place)
+    thread = threading.Thread(target=worker.carry, args=(exchange, 4), daemon=True)
+    thread.start()
+    return worker, thread
+
+
+def test_many_at_once_each_gets_its_own_answer(place):
+    def slow_first(party, envelope):
+        time.sleep(0.05 if party == "a" else 0)
+        return party.encode() + envelope
+
+    with Hub.at(place) as hub:
+        _, thread = carrying(place, slow_first)
+        connected(hub)
+        found = {}
+        asking = [
+            threading.Thread(target=lambda p=party: found.update({p: hub(p, b" asks")})) for party in ("a", "b", "c")
+        ]
+        for one in asking:
+            one.start()
+        for one in asking:
+            one.join(10)
+        assert found == {party: party.encode() + b" asks" for party in ("a", "b", "c")}
+        assert place.stat().st_mode & 0o777 == 0o600
+    thread.join(10)  # a worker ends when its coordinator has gone
+    assert not thread.is_alive()
+    assert not place.exists()
+
+
+def test_without_a_worker_nobody_is_reached_and_the_next_worker_is_used(place):
+    with Hub.at(place) as hub:
+        with pytest.raises(UnreachableError, match="no worker"):
+            hub("a", b"x")
+        first, _ = carrying(place, lambda party, envelope: time.sleep(30))
+        connected(hub)
+        threading.Timer(0.1, first.close).start()
+        with pytest.raises(UnreachableError, match="brought no answer"):
+            hub("a", b"x")  # it went while it was carrying this
+        carrying(place, lambda party, envelope: b"second")
+        connected(hub)
+        assert hub("a", b"x") == b"second"
+        carrying(place, lambda party, envelope: b"third")
+        time.sleep(0.2)
+        assert hub("a", b"x") == b"third"
+
+
+def test_no_answer_and_unreachable_are_the_same(place):
+    def nobody(party, envelope):
+        raise UnreachableError("away")
+
+    for exchange in (nobody, lambda party, envelope: NO_ANSWER):
+        with Hub.at(place) as hub:
+            carrying(place, exchange)
+            connected(hub)
+            with pytest.raises(UnreachableError, match="a: the engine brought no answer"):
+                hub("a", b"x")
+
+
+@pytest.mark.parametrize("frame", [b"", b"nonsense", b"\x93\x01\x02\x03", b"\x92\xa1x\xc4\x01x"])
+def test_a_worker_that_talks_nonsense_is_dropped(frame, place):
+    with Hub.at(place) as hub:
+        connection = socket.socket(socket.AF_UNIX)
+        with short_address(place) as address:
+            connection.connect(address)
+        connected(hub)
+        send(connection, frame)
+        connection.settimeout(10)
+        assert connection.recv(1) == b""
+        connection.close()
+        assert not hub.connected
+
+
+def test_a_worker_without_a_coordinator_or_a_site_says_so(place, monkeypatch):
+    with pytest.raises(UnreachableError, match="no coordinator listens"):
+        Worker(place)
+    monkeypatch.delenv(SOCKET, raising=False)
+    with pytest.raises(InputError, match=r"COTERIE_SITE_SOCKET: got nothing; the path"):
+        SiteSocket.of_this_site()
+    monkeypatch.setenv(SOCKET, str(place))
+    assert SiteSocket.of_this_site()(b"anything") == NO_ANSWER
+
+
+def test_an_engine_that_is_none_is_named(tmp_path):
+    with pytest.raises(InputError, match="engine: got 'telepathy'; one of sites"):
+        on_this_machine("telepathy", tmp_path, {})
