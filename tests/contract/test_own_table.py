@@ -238,17 +238,29 @@ def test_ranges_are_given_proposed_or_left_open_and_never_read_off_in_silence(co
     assert json.loads(told)["sources"] == {
         "outcome": "to be filled in",
         "age": "proposed: ages of people in years",
-        "income": "to be filled in",
+        "income": "to be filled in; log = true proposed",
         "smoker": "to be filled in",
     }
     code, told, _ = coterie(*made, "--range", "income=0..5e5", "--out", tmp_path / "given.toml")
-    assert json.loads(told)["sources"]["income"] == "given"
+    assert json.loads(told)["sources"]["income"] == "given; log = true proposed"
     assert "maximum = 500000.0" in (tmp_path / "given.toml").read_text()
     code, told, _ = coterie(*made, "--from-data", "--out", tmp_path / "read.toml")
     assert json.loads(told)["sources"]["age"] == "read off the data: VOID"
     code, told, _ = coterie("schema", "check", tmp_path / "read.toml", folder / "patients.csv")
     assert code == 0
     assert "VOID as a guarantee" in told
+
+
+def test_what_is_usual_and_what_is_skewed_is_proposed_by_names_and_ranges(coterie, tmp_path):
+    (tmp_path / "t.csv").write_text("bmi,visits,year,n_children,cost,y\n22,3,1999,0,4,no\n31,9,2004,2,900,yes\n")
+    ranges = ("--range", "visits=0..2000", "--range", "year=1900..2100", "--range", "n_children=0..20")
+    code, _, _ = coterie("schema", "make", tmp_path / "t.csv", "--label", "y", *ranges, "--out", tmp_path / "made.toml")
+    assert code == 0
+    parts = (tmp_path / "made.toml").read_text().split("[[columns]]\n")[1:]
+    made = {name: part for name, part in zip(("bmi", "visits", "year", "n_children", "cost"), parts, strict=True)}
+    assert "centre = 27" in made["bmi"]
+    assert "scale = 5" in made["bmi"]
+    assert ["log = true" in made[name] for name in made] == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(

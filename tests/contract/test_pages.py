@@ -338,26 +338,36 @@ def test_shell_blocks_hold_commands_that_are_checked(block):
 
 @pytest.mark.slow
 def test_the_quickstart_does_what_it_says(tmp_path):
-    steps = [block for block in blocks(ROOT / "docs" / "quickstart.md") if block.language in ("bash", "toml")]
+    steps = blocks(ROOT / "docs" / "quickstart.md")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    codes = []
+    codes, told, checked = [], "", 0
     for block in steps:
         if block.language == "toml":
             assert block.title is not None
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-            continue
-        for line in block.text.splitlines():
-            command, _, remark = line.partition("  # ")
-            if not command.startswith(("coterie ", "python ")):
-                continue
-            python = [sys.executable, "-m", "coterie"] if command.startswith("coterie ") else [sys.executable]
-            done = subprocess.run(
-                [*python, *shlex.split(command)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300
-            )
-            assert done.returncode == (2 if remark.startswith("refused") else 0), command + done.stderr
-            codes.append(done.returncode)
+        elif block.language == "text" and " schema check " in told:
+            # what is drawn by noise differs from run to run, but what a schema says of a file does not
+            assert block.text == told.partition("\n")[2]
+            checked += 1
+        elif block.language == "text" and "examples/clinics.py" in told:
+            lines = (tmp_path / "clinics.csv").read_text(encoding="utf-8").splitlines()
+            assert block.text.splitlines() == lines[: len(block.text.splitlines())]
+            checked += 1
+        elif block.language == "bash":
+            for line in block.text.splitlines():
+                command, _, remark = line.partition("  # ")
+                if not command.startswith(("coterie ", "python ")):
+                    continue
+                python = [sys.executable, "-m", "coterie"] if command.startswith("coterie ") else [sys.executable]
+                done = subprocess.run(
+                    [*python, *shlex.split(command)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=300
+                )
+                assert done.returncode == (2 if remark.startswith("refused") else 0), command + done.stderr
+                codes.append(done.returncode)
+                told = f"{command}\n{done.stdout}{done.stderr}"
     assert codes.count(2) == 1
     assert codes.count(0) >= 6
+    assert checked == 3
 
 
 def test_the_api_page_is_what_the_docstrings_say():

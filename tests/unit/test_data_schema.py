@@ -37,8 +37,25 @@ def test_constants_that_are_said_take_the_place_of_those_of_the_range():
     np.testing.assert_allclose(usual.encode([20, 40, 200]), [[-1], [0], [3]])
     plain = CategoryColumn("colour", ("red", "blue"), centred=False, weight=2.0)
     np.testing.assert_array_equal(plain.encode(["blue", "red"]), [[0, 2], [2, 0]])
-    amounts = NumberColumn("cost", -1000, 1000, log=True, centre=0, scale=1)
+    amounts = NumberColumn("cost", -3000, 3000, log=True, centre=0, scale=1)
     np.testing.assert_allclose(amounts.encode([0, 9, -99])[:, 0], [0, np.log(10), -np.log(100)])
+
+
+@given(st.floats(1e-6, 1e6), st.lists(st.floats(-0.5, 2), min_size=1, max_size=5))
+def test_a_logarithm_does_not_depend_on_the_unit_of_amounts(unit, amounts):
+    euros = NumberColumn("cost", -0.5, 2, log=True).encode(amounts)
+    others = NumberColumn("cost", -0.5 * unit, 2 * unit, log=True).encode([unit * amount for amount in amounts])
+    np.testing.assert_allclose(others, euros, atol=1e-9)
+
+
+@pytest.mark.parametrize("centre", [None, 0, 3, 50, 99])
+@pytest.mark.parametrize("log", [False, True])
+def test_values_spread_evenly_have_mean_square_one_around_any_centre(centre, log):
+    column = NumberColumn("cost", 0, 99, centre=centre, log=log)
+    evenly = (np.arange(100_000) + 0.5) / 100_000
+    values = column.knee * np.expm1(evenly * column.curved(99)) if log else 99 * evenly
+    assert np.mean(column.encode(values) ** 2) == pytest.approx(1.0, abs=1e-6)
+    assert column.usual[0] == pytest.approx(1.0)
 
 
 def test_bins_are_categories_of_a_number():

@@ -261,14 +261,14 @@ def test_contrasts_of_a_schema_are_changes_of_its_own_columns():
     schema = Schema(
         (
             NumberColumn("age", 0, 100, centre=50, scale=10),
-            NumberColumn("income", 0, 1000, log=True, missing=True),
+            NumberColumn("income", 0, 6000, log=True, missing=True),
             CategoryColumn("region", ("north", "south", "west"), other=True),
             NumberColumn("dose", 0, 4, bins=(1, 2)),
         ),
         Label("ill", ("no", "yes")),
     )
     columns = Columns.of_schema(schema, 1.0, intercept=True)
-    assert columns.names[:4] == ("age", "log(1 + |income|)", "income is missing", "region=south (not region=north)")
+    assert columns.names[:4] == ("age", "log(1 + |income|/2)", "income is missing", "region=south (not region=north)")
     assert columns.names[-1] == "intercept"
     table = {"age": [40, 43], "income": [10, 10], "region": ["west", "west"], "dose": [0.5, 0.5]}
     rows = schema.encode(table)

@@ -1,13 +1,13 @@
 """A public schema: what columns, categories, ranges and labels a federation agreed on before anyone looked at data, and
 the preprocessing that follows from them alone.
 
-Every constant is public, so encoding looks at no record but the one it encodes. Where centre and scale of a number are
-left open they are mean and standard deviation of a value that is spread evenly over the range; one feature for each of
-k categories, less 1/k, is centred in the same way. All features are divided by `longest_row`, so that rows of that norm
-get norm 1, to which longer ones are cut. Left open, it is the root mean square norm of rows whose values are spread
-evenly over their ranges, or the longest that there can be if that is less: rows of categories alone are never cut.
-Dividing by the longest possible row would cut none, and leave the others too short against the noise
-(`docs/schema.md`).
+Every constant is public, so encoding looks at no record but the one it encodes. Where they are left open, the centre of
+a number is the middle of its range, and its scale the root mean square distance from the centre of a value that is
+spread evenly over the range; one feature for each of k categories, less 1/k, is centred in the same way. All features
+are divided by `longest_row`, so that rows of that norm get norm 1, to which longer ones are cut. Left open, it is the
+root mean square norm of rows whose values are spread evenly over their ranges, or the longest that there can be if that
+is less: rows of categories alone are never cut. Dividing by the longest possible row would cut none, and leave the
+others too short against the noise (`docs/schema.md`).
 """
 
 import dataclasses
@@ -29,6 +29,9 @@ NUMBER = "no finite number"
 MISSING = "missing"
 UNLISTED = "something else"
 OUTSIDE = "outside the range"
+# of the largest amount: below it a logarithm is nearly a line and resolves little; as a share of the range, so that the
+# unit in which amounts are written makes no difference (benchmarks/encodings.py)
+LOG_KNEE = 1 / 3000
 _SHOWN = 12  # texts of a list in a sentence
 _OR_MISSING = ", or missing = true in the schema,"
 
@@ -166,20 +169,16 @@ def _one_of_k(positions: np.ndarray, k: int, *, centred: bool = True) -> np.ndar
     return features
 
 
-def _curved(value: Any) -> Any:
-    return np.sign(value) * np.log1p(np.abs(value))
-
-
 @dataclasses.dataclass(frozen=True)
 class NumberColumn:
     """A number with a public range: clipped into it, centred and scaled.
 
     name: of the column.
     minimum, maximum: the range.
-    centre, scale: the feature is (value - centre) / scale; left open, the middle of the range, and its half over the
-        root of three.
-    log: sign(value) log(1 + |value|) takes the value's place, for amounts and counts; `centre` is still said as a
-        value, `scale` in the units of the logarithm.
+    centre, scale: the feature is (value - centre) / scale; left open, the middle of the range, and the root mean square
+        distance from the centre of a value that is spread evenly over the range.
+    log: sign(value) log(1 + |value|/knee) takes the value's place, for amounts and counts; the knee is a 3000th of the
+        largest amount in the range. `centre` is still said as a value, `scale` in the units of the logarithm.
     bins: increasing inner edges, in the range: one feature for each interval [edge, next edge) instead.
     missing: blanks are refused (False); filled with the centre and told by a feature of their own (True), filled with
         a number (that number), or, with bins, an interval of their own.
@@ -241,6 +240,15 @@ class NumberColumn:
         return max(abs(self.minimum), abs(self.maximum))
 
     @property
+    def knee(self) -> float:
+        """Of the logarithm."""
+        return LOG_KNEE * self.bound
+
+    def curved(self, values: Any) -> Any:
+        """What stands in the place of values: their logarithm, or themselves."""
+        return np.sign(values) * np.log1p(np.abs(values) / self.knee) if self.log else values
+
+    @property
     def levels(self) -> int:
         """Features of a column with bins."""
         return len(self.bins) + 1 + bool(self.missing)
@@ -248,10 +256,11 @@ class NumberColumn:
     @property
     def _line(self) -> tuple[float, float, float, float]:
         """(lowest, highest, centre, scale), all after the logarithm if there is one."""
-        curve = _curved if self.log else float
-        low, high = float(curve(self.minimum)), float(curve(self.maximum))
-        centre = low + (high - low) / 2 if self.centre is None else float(curve(self.centre))
-        return low, high, centre, (high - low) / (2 * math.sqrt(3)) if self.scale is None else float(self.scale)
+        low, high = float(self.curved(self.minimum)), float(self.curved(self.maximum))
+        centre = low + (high - low) / 2 if self.centre is None else float(self.curved(self.centre))
+        # mean square around the centre = variance + squared distance of the middle, in a form that does not overflow
+        evenly = math.hypot((high - low) / (2 * math.sqrt(3)), low + (high - low) / 2 - centre)
+        return low, high, centre, evenly if self.scale is None else float(self.scale)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -290,7 +299,7 @@ class NumberColumn:
         if isinstance(self.missing, bool):
             return 0.0
         _, _, centre, scale = self._line
-        return (float(_curved(self.missing) if self.log else self.missing) - centre) / scale
+        return (float(self.curved(self.missing)) - centre) / scale
 
     def misfits(self, values: Any) -> list[Misfit]:
         numbers, missing, cells = _numbers(self.name, values)
@@ -316,7 +325,7 @@ class NumberColumn:
             positions = np.searchsorted(self.bins, numbers, side="right")
             return self.weight * _one_of_k(np.where(missing, self.levels - 1, positions), self.levels)
         _, _, centre, scale = self._line
-        line = ((_curved(numbers) if self.log else numbers) - centre) / scale
+        line = (self.curved(numbers) - centre) / scale
         if self.missing is False:
             return self.weight * line[:, None]
         return self.weight * np.column_stack([np.where(missing, self._filled, line), missing])

@@ -123,7 +123,7 @@ def _is_line(column: Column) -> bool:
 def _levels(column: Column) -> list[tuple[str, Any]]:
     """Names and values to compare: of a number its ends, of categories and bins one each, the first to compare with."""
     if isinstance(column, NumberColumn) and not column.bins:
-        name = f"log(1 + |{column.name}|)" if column.log else column.name
+        name = f"log(1 + |{column.name}|/{column.knee:.4g})" if column.log else column.name
         more: list[tuple[str, Any]] = [(f"{column.name} is missing", None)] if column.missing is not False else []
         return [(name, column.minimum), (name, column.maximum), *more]
     if isinstance(column, NumberColumn):
@@ -138,6 +138,4 @@ def _levels(column: Column) -> list[tuple[str, Any]]:
 
 def _length(column: Column, low: float, high: float) -> float:
     """Between two values, in the units of the column or of its logarithm."""
-    if isinstance(column, NumberColumn) and column.log:
-        return float(np.sign(high) * np.log1p(abs(high)) - np.sign(low) * np.log1p(abs(low)))
-    return high - low
+    return float(column.curved(high) - column.curved(low)) if isinstance(column, NumberColumn) else high - low

@@ -31,22 +31,46 @@ data_derived = ["ranges", "categories"]
 """
 
 LEFT_OPEN, GIVEN, READ = "to be filled in", "given", "read off the data: VOID"
-_ROUND_RANGES = (
-    (r"age|age_?(years|yrs)|age_at_\w+|alter", 0, 110, "ages of people in years"),
-    (r"\w*(percent|pct|percentage)", 0, 100, "percent"),
-    (r"month|\w+_month", 1, 12, "months of a year"),
-    (r"day|day_of_month", 1, 31, "days of a month"),
-    (r"weekday|day_of_week", 0, 7, "days of a week"),
-    (r"hour|\w+_hour", 0, 24, "hours of a day"),
-    (r"hours_?per_?week|weekly_hours", 0, 168, "hours of a week"),
-    (r"bmi|body_mass_index", 10, 80, "kg/m², adults"),
-    (r"height_?cm", 30, 250, "people, in cm"),
-    (r"weight_?kg", 0, 300, "people, in kg"),
-    (r"sbp|systolic\w*|trestbps|bp_sys\w*", 40, 300, "mm Hg"),
-    (r"dbp|diastolic\w*|bp_dia\w*", 20, 200, "mm Hg"),
-    (r"heart_?rate|pulse|hr|thalach", 20, 250, "beats per minute"),
-    (r"temperature_?c|temp_?c|body_temp\w*", 25, 45, "bodies, in °C"),
-    (r"spo2|oxygen_saturation", 0, 100, "percent"),
+
+
+class _Known(NamedTuple):
+    """What a column must be if it has such a name: a range, and what is usual in it where a textbook says so."""
+
+    pattern: str
+    low: int
+    high: int
+    words: str
+    usual: tuple[float, float] | None = None
+
+
+_KNOWN = (
+    _Known(r"age|age_?(years|yrs)|age_at_\w+|alter", 0, 110, "ages of people in years"),
+    _Known(r"\w*(percent|pct|percentage)", 0, 100, "percent"),
+    _Known(r"month|\w+_month", 1, 12, "months of a year"),
+    _Known(r"day|day_of_month", 1, 31, "days of a month"),
+    _Known(r"weekday|day_of_week", 0, 7, "days of a week"),
+    _Known(r"hour|\w+_hour", 0, 24, "hours of a day"),
+    _Known(r"hours_?per_?week|weekly_hours", 0, 168, "hours of a week"),
+    _Known(r"bmi|body_mass_index", 10, 80, "kg/m², adults", (27, 5)),
+    _Known(r"height_?cm", 30, 250, "people, in cm"),
+    _Known(r"weight_?kg", 0, 300, "people, in kg"),
+    _Known(r"sbp|systolic\w*|trestbps|bp_sys\w*", 40, 300, "mm Hg", (130, 20)),
+    _Known(r"dbp|diastolic\w*|bp_dia\w*", 20, 200, "mm Hg", (80, 12)),
+    _Known(r"heart_?rate|pulse|hr", 20, 250, "beats per minute", (75, 15)),
+    _Known(r"thalach|max_?heart_?rate", 20, 250, "highest beats per minute"),
+    _Known(r"temperature_?c|temp_?c|body_temp\w*", 25, 45, "bodies, in °C", (37, 1)),
+    _Known(r"spo2|oxygen_saturation", 0, 100, "percent", (97, 3)),
+)
+# amounts and counts are spread over orders of magnitude, whatever their range
+_AMOUNTS = (
+    r"(\w+_)?(income|salary|wage|wages|earnings|price|cost|costs|amount|balance|revenue|turnover|debt|loan|assets)"
+)
+_AMOUNTS += r"(_\w+)?|(n|num|number|count)_\w+|\w+_count"
+_ORDERS = (
+    1000  # of a range that begins at nothing or near it: values that filled it evenly would leave its low end empty
+)
+_LOG = (
+    "log = true # proposed: amounts are spread over orders of magnitude; remove it where values fill the range evenly"
 )
 
 
@@ -116,7 +140,9 @@ def _described(
     if given is not None:
         if not is_number:
             raise InputError(f"--range: got one for {name!r}, which holds texts")
-        return written(GIVEN, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}")
+        log = () if is_label or not 0 <= given[0] or given[1] < _ORDERS * max(given[0], 1) else (_LOG,)
+        source = f"{GIVEN}; log = true proposed" if log else GIVEN
+        return written(source, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}", *log)
     if is_number and from_data:
         return written(READ, *_read_off(name, values, is_label))
     if is_number and is_label:
@@ -124,10 +150,16 @@ def _described(
         return written(LEFT_OPEN, *either)
     if is_number:
         plain = re.sub(r"[\W_]+", "_", name.strip().lower()).strip("_")
-        for pattern, low, high, words in _ROUND_RANGES:
-            if re.fullmatch(pattern, plain):
-                comment = f"# proposed because of its name ({words}), without a look at the data: check it"
-                return written(f"proposed: {words}", comment, f"minimum = {low}", f"maximum = {high}")
+        for known in _KNOWN:
+            if re.fullmatch(known.pattern, plain):
+                comment = f"# proposed because of its name ({known.words}), without a look at the data: check it"
+                centre, scale = known.usual or (None, None)
+                usual = () if centre is None else (f"centre = {centre:g} # usual", f"scale = {scale:g}")
+                return written(
+                    f"proposed: {known.words}", comment, f"minimum = {known.low}", f"maximum = {known.high}", *usual
+                )
+        if re.fullmatch(_AMOUNTS, plain):
+            return written(f"{LEFT_OPEN}; log = true proposed", "# minimum = ", "# maximum = ", _LOG)
         return written(LEFT_OPEN, "# minimum = ", "# maximum = ")
     key = "values" if is_label else "categories"
     if not from_data:
