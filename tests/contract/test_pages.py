@@ -273,7 +273,7 @@ def test_toml_is_read(block, tmp_path):
     if set(content) <= set(SECTIONS) and {"data", "privacy"} <= set(content):
         schema = next(other.text for other in BLOCKS if other.title == "schema.toml")
         (tmp_path / "schema.toml").write_text(schema, encoding="utf-8")
-        for name in ("patients.csv", "clinics.csv"):
+        for name in ("patients.csv", "clinics.csv", "new-patients.csv"):
             (tmp_path / name).touch()
         (tmp_path / "spec.toml").write_text(block.text, encoding="utf-8")
         read_spec(tmp_path / "spec.toml")

@@ -1,0 +1,117 @@
+"""Stopwatch of the quickstart: a clean clone, a table with semicolons, blanks and a category that nobody listed, and
+its report in a browser. Prints the table for docs/quickstart.md.
+
+    python tools/stopwatch.py [--extras report]
+
+Everything happens in a new folder that is removed at the end, with the commands and files of docs/quickstart.md as they
+stand there; packages come from wherever pip gets them. Waiting is measured. Typing is not: it is counted, as the
+characters of commands and of lines that are not in the draft which `schema make` wrote, at `TYPED_PER_MINUTE`. Reading
+is left out. Needs git and chromium.
+"""
+
+import argparse
+import difflib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+TYPED_PER_MINUTE = 200
+BLOCK = re.compile(r"^```(bash|toml)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BROWSER = ("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom")
+
+
+class Step(NamedTuple):
+    what: str
+    waited_s: float
+    typed: int
+
+
+def typed_into(old: str, new: str) -> int:
+    """Characters of lines that somebody has to write to make the new text of the old."""
+    lines = difflib.ndiff(old.splitlines(), new.splitlines())
+    return sum(len(line) - 1 for line in lines if line.startswith("+ "))
+
+
+def timed(command: list[str], folder: Path, environment: dict[str, str], *, refused: bool = False) -> tuple[float, str]:
+    started = time.perf_counter()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    waited = time.perf_counter() - started
+    if done.returncode != (2 if refused else 0):
+        sys.exit(f"{shlex.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    print(f"{waited:7.1f} s  {shlex.join(command)}", file=sys.stderr, flush=True)
+    return waited, done.stdout
+
+
+def install(folder: Path, extras: str) -> tuple[list[Step], Path, dict[str, str]]:
+    """A clone, and an environment that has nothing of this one."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clone = folder / "coterie"
+    waited, _ = timed(["git", "clone", "--quiet", f"file://{ROOT}", str(clone)], folder, plain)
+    steps = [Step("`git clone`, from a disk", waited, len("git clone https://example.org/coterie"))]
+    made, _ = timed([sys.executable, "-m", "venv", str(clone / ".venv")], clone, plain)
+    binaries = clone / ".venv" / "bin"
+    wanted = f".[{extras}]" if extras else "."
+    command = ["pip", "install", "--quiet", "--constraint", "constraints.txt", wanted]
+    waited, _ = timed([str(binaries / "python"), "-m", *command], clone, plain)
+    steps.append(Step(f"an environment and `pip install '{wanted}'`", made + waited, 60))
+    return steps, clone, {**plain, "PATH": f"{binaries}:{plain['PATH']}"}
+
+
+def follow(page: str, clone: Path, environment: dict[str, str]) -> list[Step]:
+    """The page's commands and files, in order; what prepares the environment has been done."""
+    steps = []
+    for language, title, text in BLOCK.findall(page):
+        if language == "toml":
+            path = clone / title
+            old = (clone / "draft.toml") if title == "schema.toml" and not path.exists() else path
+            typed = typed_into(old.read_text(encoding="utf-8") if old.exists() else "", text)
+            path.write_text(text, encoding="utf-8")
+            steps.append(Step(f"`{title}` in an editor", 0.0, typed))
+            continue
+        for line in text.splitlines():
+            command, _, remark = line.partition("  # ")
+            if command.startswith(("coterie ", "python ")):
+                waited, _ = timed(shlex.split(command), clone, environment, refused=remark.startswith("refused"))
+                steps.append(Step(f"`{command}`", waited, len(command)))
+    return steps
+
+
+def opened(report: Path, environment: dict[str, str]) -> Step:
+    if shutil.which("chromium") is None:
+        sys.exit("chromium is needed: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as profile:
+        command = [*BROWSER, f"--user-data-dir={profile}", report.resolve().as_uri()]
+        waited, shown = timed(command, report.parent, environment)
+    if "majority class" not in shown or "<svg" not in shown:
+        sys.exit("the browser showed no result")
+    return Step("`report.html` in the browser", waited, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--extras", default="report", help="of the package that are installed, by commas")
+    options = parser.parse_args()
+    cores, (load, _, _) = os.cpu_count(), os.getloadavg()
+    with tempfile.TemporaryDirectory(prefix="coterie-stopwatch-") as name:
+        steps, clone, environment = install(Path(name), options.extras)
+        page = (clone / "docs" / "quickstart.md").read_text(encoding="utf-8")
+        steps += follow(page, clone, environment)
+        steps.append(opened(clone / "study-run" / "report.html", environment))
+    waited, typed = sum(step.waited_s for step in steps), sum(step.typed for step in steps) * 60 / TYPED_PER_MINUTE
+    print(f"{time.strftime('%-d %B %Y')}, {cores} cores, load {load:.0f} at the start\n")
+    print("| | waiting, s | typing, s |\n|---|---|---|")
+    for step in steps:
+        print(f"| {step.what} | {step.waited_s:.1f} | {step.typed * 60 / TYPED_PER_MINUTE:.0f} |")
+    print(f"| all | {waited:.1f} | {typed:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
