@@ -140,7 +140,7 @@ def _described(
     if given is not None:
         if not is_number:
             raise InputError(f"--range: got one for {name!r}, which holds texts")
-        log = () if is_label or not 0 <= given[0] or given[1] < _ORDERS * max(given[0], 1) else (_LOG,)
+        log = () if is_label or given[0] < 0 or given[1] < _ORDERS * max(given[0], 1) else (_LOG,)
         source = f"{GIVEN}; log = true proposed" if log else GIVEN
         return written(source, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}", *log)
     if is_number and from_data:
