@@ -200,6 +200,40 @@ def test_what_is_not_identified_has_no_numbers_and_says_what_it_would_take():
     assert json.loads(found.to_json())["coefficients"][0]["estimate"] is None
 
 
+def test_the_forest_plot_draws_what_the_table_says(model):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    found = model.inference_
+    figure, ax = plt.subplots()
+    try:
+        assert found.plot(ax, level=0.9) is ax
+        *drawn, zero = ax.get_lines()
+        assert list(zero.get_xdata()) == [1, 1]  # no effect, as an odds ratio
+        assert len(drawn) == 3 * len(found.names)
+        for i, name in enumerate(found.names):
+            whole, sampling, point = drawn[3 * i : 3 * i + 3]
+            np.testing.assert_allclose(whole.get_xdata(), np.exp(found.intervals(0.9)[i]))
+            inner = found.estimate[i] + np.array([-1, 1]) * norm.ppf(0.95) * found.sampling_errors[i]
+            np.testing.assert_allclose(sampling.get_xdata(), np.exp(inner))
+            np.testing.assert_allclose(point.get_xdata(), [np.exp(found.estimate[i])])
+            assert ax.get_yticklabels()[i].get_text() == name
+            assert {whole.get_ydata()[0], sampling.get_ydata()[0], point.get_ydata()[0]} == {ax.get_yticks()[i]}
+        assert ax.get_xscale() == "log"
+        assert "odds ratio, 90% interval" in ax.get_xlabel()
+        assert not ax.texts
+    finally:
+        plt.close(figure)
+
+
+def test_a_forest_plot_says_what_is_not_identified():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    ax = fitted(n=60, epsilon=0.5)[0].inference_.plot()
+    try:
+        assert [text.get_text() for text in ax.texts] == ["not identified"] * 4
+        assert len(ax.get_lines()) == 1
+    finally:
+        plt.close(ax.figure)
+
+
 @pytest.mark.slow
 def test_weights_bring_robust_errors_and_a_share_moves_the_noise():
     plain = fitted(inference=0.5)[0]
