@@ -14,8 +14,9 @@ demo: .venv/installed
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: .venv/installed
+test-slow: .venv/installed .venv-flower/installed
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
+	.venv-flower/bin/pytest -m slow tests/engines/test_flower.py
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:
@@ -58,5 +59,12 @@ format: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# Flower wants older versions of three packages, so it has an environment of its own.
+.venv-flower/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-flower
+	grep --invert-match --extended-regexp '^(packaging|rich|typer)==' constraints.txt > .venv-flower/constraints.txt
+	.venv-flower/bin/python -m pip install --quiet --constraint .venv-flower/constraints.txt --editable '.[flower]' pytest hypothesis
+	touch $@
+
 clean:
-	rm -rf .venv .venv-lowest build dist site .cache
+	rm -rf .venv .venv-flower .venv-lowest build dist site .cache

@@ -88,7 +88,16 @@ def serve_site(folder, point, t):
 
 
 def run_coordinator(folder, sites, point, t):
-    """A coordinator's process, from the proposal to everybody's directory."""
+    """A coordinator's process."""
+    from coterie.site.proposal import Proposal
+    from coterie.site.sockets import Sockets
+
+    names = Proposal.read(Path(folder)).names
+    coordinate(Path(folder), Sockets({name: Path(sites) / name / "site.sock" for name in names}), point, t)
+
+
+def coordinate(folder, carry, point=None, t=0):
+    """From the proposal to everybody's directory; what was received is kept."""
     import made
 
     from coterie.certificate import make_certificate
@@ -99,12 +108,9 @@ def run_coordinator(folder, sites, point, t):
     from coterie.site import coordinator
     from coterie.site.envelope import Sealing
     from coterie.site.proposal import Proposal
-    from coterie.site.sockets import Sockets
 
-    folder, sites = Path(folder), Path(sites)
     proposal, keys = Proposal.read(folder), PrivateKeys.load(folder / "key")
-    sockets = Sockets({name: sites / name / "site.sock" for name in proposal.names})
-    sealed = Sealing(proposal, keys, sockets)
+    sealed = Sealing(proposal, keys, carry)
 
     def exchange(party, packet):
         answer = sealed(party, packet)
@@ -205,38 +211,40 @@ class Servers:
             self.processes[victim].join(5)
             killed += self.processes[victim].exitcode == -signal.SIGKILL
             self.processes[victim] = self.start(victim)
-        return self.faults(place, proposal, killed)
-
-    def faults(self, place, proposal, killed):
-        from coterie.certificate import Certificate
-        from coterie.site.messages import unpack
-
         if killed != 1:
             return f"{killed} processes were killed; one was to be"
-        certificate = Certificate.from_json((place / "result" / "certificate.json").read_text())
-        certificate.verify()
-        sent = {}
-        with open(place / "received", "rb") as received:
-            for party, packet in msgpack.Unpacker(received, raw=False):
-                message = unpack(packet)
-                if message.kind in ("release", "masked", "contribution"):
-                    sent.setdefault((party, message["round"]), set()).add(packet)
-        if any(len(packets) > 1 for packets in sent.values()):
-            return "a round was answered with two different packets"
-        works = proposal.plan.participation
-        for party, (name, site) in enumerate(self.sites.items()):
-            site.ledger.verify()
-            of_run = [entry for entry in site.ledger.entries() if entry.content.get("run") == proposal.digest]
-            rounds = [entry.content["round"] for entry in of_run if entry.kind == "committed"]
-            wanted = [t for t in range(ROUNDS) if works is None or works[t, party]]
-            if rounds != wanted or [entry.kind for entry in of_run].count("reserved") != 1:
-                return f"{name} has committed {rounds}, and reserved {[entry.kind for entry in of_run]}"
-            for t in wanted:
-                if sent[name, t] != {site.ledger.reply(proposal.digest, t)}:
-                    return f"{name} has sent something else in round {t} than its ledger holds"
-            if not (site.store.result(proposal.digest) / "certificate.json").exists():
-                return f"{name} does not have the result"
-        return None
+        return faults(place, proposal, self.sites)
+
+
+def faults(place, proposal, sites):
+    """What is wrong with a run that has ended, or None: packets that were received, ledgers, results."""
+    from coterie.certificate import Certificate
+    from coterie.site.messages import unpack
+
+    certificate = Certificate.from_json((place / "result" / "certificate.json").read_text())
+    certificate.verify()
+    sent = {}
+    with open(place / "received", "rb") as received:
+        for party, packet in msgpack.Unpacker(received, raw=False):
+            message = unpack(packet)
+            if message.kind in ("release", "masked", "contribution"):
+                sent.setdefault((party, message["round"]), set()).add(packet)
+    if any(len(packets) > 1 for packets in sent.values()):
+        return "a round was answered with two different packets"
+    works = proposal.plan.participation
+    for party, (name, site) in enumerate(sites.items()):
+        site.ledger.verify()
+        of_run = [entry for entry in site.ledger.entries() if entry.content.get("run") == proposal.digest]
+        rounds = [entry.content["round"] for entry in of_run if entry.kind == "committed"]
+        wanted = [t for t in range(proposal.plan.n_rounds) if works is None or works[t, party]]
+        if rounds != wanted or [entry.kind for entry in of_run].count("reserved") != 1:
+            return f"{name} has committed {rounds}, and reserved {[entry.kind for entry in of_run]}"
+        for t in wanted:
+            if sent[name, t] != {site.ledger.reply(proposal.digest, t)}:
+                return f"{name} has sent something else in round {t} than its ledger holds"
+        if not (site.store.result(proposal.digest) / "certificate.json").exists():
+            return f"{name} does not have the result"
+    return None
 
 
 def cases(runs):

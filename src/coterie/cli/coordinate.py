@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from coterie.site.proposal import Proposal
 
 EXAMPLES = (
-    "Examples: coterie coordinate study --sites sites; coterie coordinate study --sites sites --out result --json"
+    "Examples: coterie coordinate study --sites sites; coterie coordinate study --sites sites --out result --json; "
+    "coterie coordinate study --engine flower --kit kits/coordinator"
 )
 ROUNDS = "rounds"  # where the coordinator keeps what was released, beside the proposal
 
@@ -23,8 +24,12 @@ ROUNDS = "rounds"  # where the coordinator keeps what was released, beside the p
 def coordinate(
     proposal: Annotated[Path, typer.Argument(help="The folder that `coterie propose` made.", show_default=False)],
     sites: Annotated[
-        Path, typer.Option(help="Folder with the sites' sockets: PARTY.sock, or PARTY/site.sock.", show_default=False)
-    ],
+        Path | None, typer.Option(help="Folder with the sites' sockets: PARTY.sock, or PARTY/site.sock.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="What carries the envelopes: sites (their sockets, without any engine) or flower.")
+    ] = "sites",
+    kit: Annotated[Path | None, typer.Option(help="An engine's kit for the coordinator: `coterie deploy`.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="New directory for all that comes out. [default: result, beside the proposal]")
     ] = None,
@@ -48,6 +53,7 @@ def coordinate(
     from coterie.site.proposal import Proposal
     from coterie.stopping import stoppable
 
+    way = _way(engine, sites, kit)
     beside = proposal if proposal.is_dir() else proposal.parent
     content = Proposal.read(proposal)
     directory = out or beside / "result"
@@ -56,7 +62,7 @@ def coordinate(
         check_free(directory)
     keys = PrivateKeys.load(key or beside / KEY_FILE)
     with (
-        between_machines("sites", sites, content.names) as carry,
+        between_machines(engine, way, content.names) as carry,
         _watched(quiet=json_line) as watch,
         stoppable() as stop,
     ):
@@ -88,6 +94,19 @@ def coordinate(
         return
     loss = f"ε = {summary['epsilon']:.6g}" if not isinstance(summary["epsilon"], str) else "ε is infinite"
     typer.echo(f"{loss} at δ = {summary['delta']:g}, signed by {', '.join(content.names)}; written to {directory}")
+
+
+def _way(engine: str, sites: Path | None, kit: Path | None) -> Path:
+    """What the engine needs to reach the sites."""
+    from coterie.errors import InputError
+    from coterie.relay.engines import ENGINES
+
+    if engine not in ENGINES:
+        raise InputError(f"--engine: got {engine!r}; one of {', '.join(ENGINES)} is needed")
+    name, way, other = ("--sites", sites, kit) if engine == "sites" else ("--kit", kit, sites)
+    if way is None or other is not None:
+        raise InputError(f"--engine: got {engine!r}; {name} is needed with it, and nothing else of the two")
+    return way
 
 
 def _is_result_of(directory: Path, proposal: "Proposal") -> bool:

@@ -19,6 +19,7 @@ from coterie.site.sockets import Exchange
 
 ENGINES = {
     "sites": "coterie.relay.local",
+    "flower": "coterie.relay.flower",
 }
 
 

@@ -151,6 +151,7 @@ def execute_at_sites(
         on_this_machine(spec.engine.name, running.folder / "engine", running.sockets) as carry,
         stoppable() as stop,
     ):
+        stop.patience = max(stop.patience, 1)  # from here on, what was released is kept
         exchange = Sealing(proposal, keys, running.watched(carry))
         coordinator = Coordinator(proposal, keys, exchange, running.folder / "run", watch=watch)
         transcript, signed = coordinate(coordinator, stop)

@@ -1,0 +1,126 @@
+"""The two apps that Flower starts. They carry envelopes, and hold no key, no record and no plan.
+
+`client` runs at a site, in a new process for every message: it hands the envelope to the site's own server over its
+Unix socket, and the answer back. `server` runs beside the coordinator and passes envelopes between hub and grid.
+The apps come with the package: what Flower sends around is a pyproject that names them (`coterie.relay.flower`).
+"""
+
+# pyright: reportMissingImports=false
+
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from coterie.relay.at_site import SiteSocket
+from coterie.relay.flower import COORDINATOR_SOCKET
+from coterie.relay.hub import ANSWER_S, Request, Worker
+
+RECORD, ENVELOPE = "coterie", "envelope"
+
+_POLL_S = 0.1
+_LOOK_S = 3.0  # how often it is looked whether nodes were started again
+
+client = ClientApp()
+server = ServerApp()
+
+
+@client.query()
+def pass_on(message: Message, context: Context) -> Message:
+    """An envelope to the site that this node belongs to, and its answer."""
+    answer = SiteSocket.of_this_site()(_envelope(message))
+    return Message(_record(answer), reply_to=message)
+
+
+@server.main()
+def relay(grid: Grid, context: Context) -> None:
+    """Carry everything, until the coordinator goes."""
+    worker = Worker(Path(str(context.run_config[COORDINATOR_SOCKET])))
+    try:
+        _Carrier(grid, worker).carry()
+    finally:
+        worker.close()
+
+
+class _Node(NamedTuple):
+    id: int
+    activated: str  # it forgets messages when it is started again
+
+
+class _OnItsWay(NamedTuple):
+    request: Request
+    node: _Node
+
+
+class _Carrier:
+    """Requests of the coordinator out, answers of the sites back."""
+
+    def __init__(self, grid: Grid, worker: Worker) -> None:
+        self.grid, self.worker = grid, worker
+        self.asked: queue.Queue[Request | None] = queue.Queue()
+        self.on_their_way: dict[str, _OnItsWay] = {}
+        self.nodes: dict[str, _Node] = {}
+        self.looked = 0.0
+
+    def carry(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+        while self._send_what_is_asked():
+            if time.monotonic() - self.looked > _LOOK_S:
+                self._look()
+            if self.on_their_way:
+                for reply in self.grid.pull_messages(list(self.on_their_way)):
+                    self._answer(reply.metadata.reply_to_message_id, None if reply.has_error() else _envelope(reply))
+            time.sleep(_POLL_S)
+
+    def _read(self) -> None:
+        for request in self.worker.requests():
+            self.asked.put(request)
+        self.asked.put(None)
+
+    def _send_what_is_asked(self) -> bool:
+        """False when the coordinator has gone."""
+        while not self.asked.empty():
+            request = self.asked.get()
+            if request is None:
+                return False
+            if request.party not in self.nodes:
+                self._look()
+            node = self.nodes.get(request.party)
+            if node is None:
+                self.worker.answer(request, None)
+                continue
+            message = Message(_record(request.envelope), node.id, "query", ttl=ANSWER_S)
+            for message_id in self.grid.push_messages([message]):
+                if message_id:
+                    self.on_their_way[message_id] = _OnItsWay(request, node)
+                else:
+                    self.worker.answer(request, None)
+        return True
+
+    def _look(self) -> None:
+        """Who is there; what was on its way to a node that was stopped or started again is lost."""
+        self.nodes = {node.name: _Node(node.node_id, node.last_activated_at) for node in self.grid.get_nodes()}
+        self.looked = time.monotonic()
+        for message_id, (request, node) in list(self.on_their_way.items()):
+            if self.nodes.get(request.party) != node:
+                self._answer(message_id, None)
+
+    def _answer(self, message_id: str, envelope: bytes | None) -> None:
+        sent = self.on_their_way.pop(message_id, None)
+        if sent is not None:
+            self.worker.answer(sent.request, envelope)
+
+
+def _record(envelope: bytes) -> RecordDict:
+    return RecordDict({RECORD: ConfigRecord({ENVELOPE: envelope})})
+
+
+def _envelope(message: Message) -> bytes:
+    envelope = message.content[RECORD][ENVELOPE]  # pyright: ignore[reportIndexIssue]
+    assert isinstance(envelope, bytes)
+    return envelope

@@ -1,0 +1,47 @@
+"""Flower's end at the coordinator, as far as it can be looked at without Flower."""
+
+import importlib.util
+import tomllib
+
+import pytest
+
+from coterie.errors import InputError, MissingExtraError
+from coterie.relay import flower
+from coterie.relay.certificates import write_node_key
+from coterie.relay.engines import between_machines, on_this_machine
+
+WITHOUT_FLOWER = importlib.util.find_spec("flwr") is None
+
+
+@pytest.fixture
+def kit(tmp_path):
+    made = flower.Kit(tmp_path, "127.0.0.1:9092", ("north", "south clinic"), socket="/run/x.sock", group="relay")
+    made.write([write_node_key(tmp_path / name) for name in ("one", "two")])
+    return made
+
+
+def test_what_is_written_is_what_is_read(kit):
+    assert flower.Kit.read(kit.folder) == kit
+    with open(kit.folder / "app" / "pyproject.toml", "rb") as file:
+        app = tomllib.load(file)
+    components = app["tool"]["flwr"]["app"]["components"]
+    assert components == {
+        "serverapp": "coterie.relay.flower_apps:server",
+        "clientapp": "coterie.relay.flower_apps:client",
+    }
+    # nothing is installed for it, at the server or at a site
+    assert app["project"]["dependencies"] == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"engine": "flower"}', '{"engine": "nvflare", "parties": []}'])
+def test_what_is_no_kit_is_said_so(kit, content):
+    (kit.folder / "kit.json").write_text(content)
+    with pytest.raises(InputError, match="is no coordinator's kit for Flower; `coterie deploy` writes one"):
+        flower.Kit.read(kit.folder)
+
+
+@pytest.mark.skipif(not WITHOUT_FLOWER, reason="Flower is installed here")
+def test_without_flower_its_extra_is_named(kit):
+    for way in (on_this_machine("flower", kit.folder, {}), between_machines("flower", kit.folder, ["north"])):
+        with pytest.raises(MissingExtraError, match=r"pip install 'coterie\[flower\]'"):
+            way.__enter__()
