@@ -62,7 +62,7 @@ format: .venv/installed
 # Flower wants older versions of three packages, so it has an environment of its own.
 .venv-flower/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-flower
-	grep --invert-match --extended-regexp '^(packaging|rich|typer)==' constraints.txt > .venv-flower/constraints.txt
+	grep --invert-match --extended-regexp '^(packaging|protobuf|rich|typer)==' constraints.txt > .venv-flower/constraints.txt
 	.venv-flower/bin/python -m pip install --quiet --constraint .venv-flower/constraints.txt --editable '.[flower]' pytest hypothesis
 	touch $@
 

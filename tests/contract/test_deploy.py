@@ -89,7 +89,7 @@ def test_the_owner_of_records_has_no_network_and_the_relay_no_records(kits):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"engine": "carrier-pigeon"}, "--engine: got 'carrier-pigeon'; one of flower is needed"),
+        ({"engine": "carrier-pigeon"}, "--engine: got 'carrier-pigeon'; one of flower, nvflare is needed"),
         ({"server": "relay example"}, "--server: got 'relay example'; the name or the address"),
         ({"server": "relay:99999"}, "--server: got 'relay:99999'; HOST or HOST:PORT"),
         ({"server": "relay:"}, "--server: got 'relay:'; HOST or HOST:PORT"),

@@ -9,6 +9,7 @@ import pytest
 from coterie.errors import InputError
 from coterie.relay.at_site import NO_ANSWER, SOCKET, SiteSocket
 from coterie.relay.engines import on_this_machine
+from coterie.relay.hub import SOCKET as HUB
 from coterie.relay.hub import Hub, Worker
 from coterie.site.sockets import UnreachableError, send, short_address
 
@@ -28,7 +29,7 @@ def connected(hub):
 
 def carrying(place, exchange):
     worker = Worker(place)
-    thread = threading.Thread(target=worker.carry, args=(exchange, 4), daemon=True)
+    thread = threading.Thread(target=worker.carry, args=(exchange,), daemon=True)
     thread.start()
     return worker, thread
 
@@ -102,6 +103,9 @@ def test_a_worker_that_talks_nonsense_is_dropped(frame, place):
 def test_a_worker_without_a_coordinator_or_a_site_says_so(place, monkeypatch):
     with pytest.raises(UnreachableError, match="no coordinator listens"):
         Worker(place)
+    monkeypatch.delenv(HUB, raising=False)
+    with pytest.raises(InputError, match=r"COTERIE_COORDINATOR_SOCKET: got nothing; the path"):
+        Worker.of_this_machine()
     monkeypatch.delenv(SOCKET, raising=False)
     with pytest.raises(InputError, match=r"COTERIE_SITE_SOCKET: got nothing; the path"):
         SiteSocket.of_this_site()

@@ -81,8 +81,9 @@ time.sleep(600)
     first.kill()
     first.wait()
     assert alive(pid)
-    elsewhere = Processes(tmp_path / "other")
-    (tmp_path / "other").mkdir()
+    other = tmp_path.with_name(f"{tmp_path.name}-other")  # not in it, though it begins alike
+    other.mkdir()
+    elsewhere = Processes(other)
     elsewhere.start("two", [sys.executable, "-c", "import time; time.sleep(600)"], os.environ)
     try:
         end_all(tmp_path)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: coterie coordinate study --sites sites; coterie coordinate study --sites sites --out result --json; "
-    "coterie coordinate study --engine flower --kit kits/coordinator"
+    "coterie coordinate study --engine nvflare --kit kits/coordinator"
 )
 ROUNDS = "rounds"  # where the coordinator keeps what was released, beside the proposal
 
@@ -27,7 +27,7 @@ def coordinate(
         Path | None, typer.Option(help="Folder with the sites' sockets: PARTY.sock, or PARTY/site.sock.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="What carries the envelopes: sites (their sockets, without any engine) or flower.")
+        str, typer.Option(help="What carries the envelopes: sites (their sockets, no engine), nvflare or flower.")
     ] = "sites",
     kit: Annotated[Path | None, typer.Option(help="An engine's kit for the coordinator: `coterie deploy`.")] = None,
     out: Annotated[

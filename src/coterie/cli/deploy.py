@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 EXAMPLES = (
-    "Examples: coterie deploy kits --engine flower --server relay.example.org --party north --party south; "
+    "Examples: coterie deploy kits --engine nvflare --server relay.example.org --party north --party south; "
     "coterie deploy kits --engine flower --server 192.0.2.7:9092 --party north --party south --json"
 )
 
 
 def deploy(
     out: Annotated[Path, typer.Argument(help="New folder.", show_default=False)],
-    engine: Annotated[str, typer.Option(help="What carries the envelopes: flower.", show_default=False)],
+    engine: Annotated[str, typer.Option(help="What carries the envelopes: nvflare or flower.", show_default=False)],
     server: Annotated[
         str, typer.Option(help="HOST or HOST:PORT of the machine that all sites can reach.", show_default=False)
     ],

@@ -100,8 +100,8 @@ def demo(
     engine: Annotated[
         str,
         typer.Option(
-            help="in-process, or sites: four hospitals, each a process with its own records and ledger; flower: the "
-            "same hospitals, reached through Flower."
+            help="in-process, or sites: four hospitals, each a process with its own records and ledger; nvflare "
+            "or flower: the same hospitals, reached through NVIDIA FLARE or Flower."
         ),
     ] = "in-process",
     json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
@@ -110,9 +110,9 @@ def demo(
 
     Adult's 40,000 training records lie at five parties on a ring. They run private M-ADMM; the loss of one record is at
     most (1, 1e-6) against somebody who sees every message of every round. With --engine sites four hospitals learn a
-    model of heart disease at (4, 1e-5), each in a process of its own that signs the certificate. With --engine flower a
-    SuperLink and four SuperNodes carry what they say, on this machine, with certificates; rounds take seconds there, so
-    there are three.
+    model of heart disease at (4, 1e-5), each in a process of its own that signs the certificate. With --engine nvflare
+    or flower that engine carries what they say: its server and four sites of it are started on this machine, with
+    certificates. A round takes seconds on Flower, so there are three.
     """
     from rich.console import Console
 

@@ -37,7 +37,7 @@ def run(
     audit: Annotated[
         bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
-    engine: Annotated[str | None, typer.Option(help="in-process, sites or mpi, whatever the spec says.")] = None,
+    engine: Annotated[str | None, typer.Option(help="in-process, sites, nvflare, flower or mpi.")] = None,
     new_ledger: Annotated[
         bool, typer.Option("--new-ledger", help="Make the ledger that the spec names; without this it must be there.")
     ] = False,

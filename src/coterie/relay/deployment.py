@@ -26,8 +26,8 @@ SITE_SOCKET = "/run/coterie/site.sock"
 HUB_SOCKET = "/run/coterie-hub/hub.sock"
 OWNER, RELAY = "coterie", "coterie-relay"
 
-_MODULES = {"flower": "coterie.relay.flower_deployment"}
-_PORTS = {"flower": 9092}
+_MODULES = {"flower": "coterie.relay.flower_deployment", "nvflare": "coterie.relay.nvflare_deployment"}
+_PORTS = {"flower": 9092, "nvflare": 8002}
 
 
 class Server(NamedTuple):

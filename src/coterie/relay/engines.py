@@ -1,11 +1,13 @@
 """The one table of engines that carry envelopes between a coordinator and sites.
 
-Each is a module of this package with the same two functions:
+Each is a module of this package with the same three functions:
 
+    check_installed()                   one sentence where its extra is not there
     on_this_machine(folder, sockets)    all of the engine, started here for sites that listen at these sockets
     between_machines(kit, parties)      an engine that runs already; the kit is what the coordinator has for it
 
-Both are context managers that yield an exchange of envelopes (`site.sockets.Exchange`) and leave nothing running.
+The last two are context managers: they yield an exchange of envelopes (`site.sockets.Exchange`), and end what they
+have started.
 """
 
 import importlib
@@ -19,8 +21,14 @@ from coterie.site.sockets import Exchange
 
 ENGINES = {
     "sites": "coterie.relay.local",
+    "nvflare": "coterie.relay.nvflare",
     "flower": "coterie.relay.flower",
 }
+
+
+def check_installed(engine: str) -> None:
+    """Refuse an engine whose extra is not installed."""
+    _module(engine).check_installed()
 
 
 def on_this_machine(engine: str, folder: Path, sockets: dict[str, Path]) -> AbstractContextManager[Exchange]:

@@ -9,17 +9,19 @@ worker that connected last carries everything. Neither end can open an envelope 
 
 import contextlib
 import itertools
+import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coterie.errors import InputError
 from coterie.site.messages import MessageError, decoded, encoded
-from coterie.site.sockets import UnreachableError, listening, receive, send, short_address
+from coterie.site.sockets import Exchange, UnreachableError, listening, receive, send, short_address
 
+SOCKET = "COTERIE_COORDINATOR_SOCKET"  # an environment variable of an engine's server: where the coordinator listens
 ANSWER_S = 600.0  # the longest that the coordinator waits for one answer before it asks again
 
 
@@ -126,6 +128,13 @@ class Worker:
             reason = error.strerror or str(error)
             raise UnreachableError(f"no coordinator listens at {str(path)!r} ({reason})") from None
 
+    @classmethod
+    def of_this_machine(cls) -> "Worker":
+        path = os.environ.get(SOCKET)
+        if not path:
+            raise InputError(f"{SOCKET}: got nothing; the path at which the coordinator listens is needed")
+        return cls(Path(path))
+
     def requests(self) -> Iterator[Request]:
         """What is to be carried, until the coordinator goes."""
         with contextlib.suppress(OSError, UnreachableError):
@@ -137,8 +146,9 @@ class Worker:
         with self._lock, contextlib.suppress(OSError):  # a coordinator that went asks again when it is back
             send(self._connection, encoded([request.number, answer or None]))
 
-    def carry(self, exchange: Callable[[str, bytes], bytes], n_parties: int) -> None:
-        """Carry everything by `exchange`, each party's in a thread of its own, until the coordinator goes."""
+    def carry(self, exchange: Exchange) -> None:
+        """Carry everything by `exchange`, each request in a thread of its own, until the coordinator goes. What is on
+        its way then is not waited for: it may be at a site that is no more."""
 
         def bring(request: Request) -> None:
             try:
@@ -148,9 +158,8 @@ class Worker:
             self.answer(request, answer)
 
         try:
-            with ThreadPoolExecutor(n_parties) as pool:
-                for request in self.requests():
-                    pool.submit(bring, request)
+            for request in self.requests():
+                threading.Thread(target=bring, args=(request,), daemon=True).start()
         finally:
             self.close()
 

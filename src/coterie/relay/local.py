@@ -8,6 +8,10 @@ from coterie.errors import InputError
 from coterie.site.sockets import Exchange, Sockets
 
 
+def check_installed() -> None:
+    """Nothing is needed for it."""
+
+
 @contextlib.contextmanager
 def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange]:
     carry = Sockets(sockets)

@@ -77,7 +77,7 @@ class Processes:
         with open(self._log(name), "ab") as log:
             return subprocess.Popen(
                 command,
-                env={**env, _MARK: str(self.folder.resolve())},
+                env={**env, **mark(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -118,13 +118,21 @@ def end_all(folder: Path, own: Sequence[subprocess.Popen[bytes]] = ()) -> None:
         process.wait()  # or it would stay as a zombie
 
 
+def mark(folder: Path) -> dict[str, str]:
+    """For the environment of whatever is started for this folder."""
+    return {_MARK: str(folder.resolve())}
+
+
 def marked(folder: Path) -> list[int]:
-    """Numbers of the processes that were started for this folder, and of those that they have started."""
-    mark = os.fsencode(f"{_MARK}={folder.resolve()}")
+    """Numbers of the processes that were started for this folder or one in it, and of those that they have started."""
+    wanted = os.fsencode(f"{_MARK}={folder.resolve()}")
     found = []
     for place in Path("/proc").iterdir():
         # of other users' processes nothing can be read, and of those that have ended nothing is there
         with contextlib.suppress(OSError):
-            if place.name.isdecimal() and mark in (place / "environ").read_bytes().split(b"\0"):
+            if not place.name.isdecimal():
+                continue
+            lines = (place / "environ").read_bytes().split(b"\0")
+            if any(line == wanted or line.startswith(wanted + b"/") for line in lines):
                 found.append(int(place.name))
     return found

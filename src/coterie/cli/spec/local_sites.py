@@ -1,7 +1,7 @@
 """A spec at sites on this machine: a folder, keys, a ledger and a process for every party, a coordinator here."""
 
 import contextlib
-import shutil
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +18,9 @@ from coterie.data.federation import Federation
 from coterie.errors import CoterieError, InputError
 from coterie.keys import PrivateKeys
 from coterie.plan import Plan
-from coterie.relay.engines import on_this_machine
+from coterie.relay.engines import check_installed, on_this_machine
+from coterie.relay.guard import guarded
+from coterie.relay.processes import mark
 from coterie.site.coordinator import Coordinator
 from coterie.site.coordinator import Progress as SiteProgress
 from coterie.site.envelope import Sealing
@@ -52,6 +54,7 @@ class SiteProcesses:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
+                    env={**os.environ, **mark(self.folder)},
                     start_new_session=True,  # Ctrl-C is this process's to answer
                 )
 
@@ -90,7 +93,7 @@ def sites_of(
 ) -> Iterator[tuple[Proposal, PrivateKeys, SiteProcesses]]:
     """Sites with these records on this machine, all of which have approved the plan; all gone at the end."""
     folder = Path(tempfile.mkdtemp(prefix="coterie-"))  # for the owner alone
-    try:
+    with guarded(folder):
         keys = [PrivateKeys.generate() for _ in federation.shards]
         own = PrivateKeys.generate()
         proposal = Proposal(
@@ -108,8 +111,6 @@ def sites_of(
             yield proposal, own, running
         finally:
             running.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_policy(name: str, delta: float, *, seeded: bool, curator: bool) -> str:
@@ -195,6 +196,7 @@ def coordinate(coordinator: Coordinator, stop: Stop) -> tuple[Transcript, dict[s
 def check(prepared: Prepared) -> None:
     """Refuse, before anything is charged, what this engine cannot carry out."""
     plan, observer = prepared.plan, prepared.spec.privacy.observer
+    check_installed(prepared.spec.engine.name)
     check_plan(plan)
     if observer not in (None, plan.observer().name):
         raise InputError(

@@ -1,0 +1,138 @@
+"""What a round between sites costs over an engine, beside a bare round trip of the same engine with as many bytes.
+
+    python benchmarks/relay.py --engine nvflare [--rounds 40]
+
+Four hospitals (heart disease) on this machine, each site a process. A round is everything from a coordinator's request
+to its record of what was released: sealing, the engine, the site's checks, its step, its commit on disk, its signature.
+The bare round trip is a job of the engine alone that sends every site as many bytes and gets as many back. The same
+round without any engine, over the sites' sockets, shows how much of it is the sites' own work.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from coterie.cli.spec import prepare, read_spec
+from coterie.cli.spec.local_sites import sites_of
+from coterie.relay.engines import on_this_machine
+from coterie.site.coordinator import Coordinator
+from coterie.site.envelope import Sealing
+from coterie.site.store import Store
+
+SPEC = """\
+[data]
+dataset = "heart"
+[parties]
+topology = "complete"
+[problem]
+l2 = 1.0
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+adjacency = "replace-one"
+[algorithm]
+name = "penalty-perturbed-admm"
+rounds = {rounds}
+"""
+GOAL = 1.2
+
+
+def measured(carry, proposal, keys, folder):
+    """Seconds of each round, and the sizes of a request and an answer in the middle of the run."""
+    at, sizes = [], []
+
+    def looking(party, envelope):
+        answer = carry(party, envelope)
+        sizes.append((len(envelope), len(answer)))
+        return answer
+
+    def watch(now):
+        if now.phase == "round" and not now.answered:
+            at.append(time.perf_counter())
+
+    Coordinator(proposal, keys, Sealing(proposal, keys, looking), folder, watch=watch).run()
+    rounds = [after - before for before, after in itertools.pairwise(at)]
+    return rounds[2:], sizes[len(sizes) // 2]  # in the first two rounds sites compile their steps
+
+
+class BareNvflare:
+    """Our server and sites, and a job of FLARE's that calls every site with as many bytes, in its own way."""
+
+    def prepare(self, place, sockets):
+        from coterie.relay import nvflare
+
+        place.mkdir()
+        hub = place / "coordinator.sock"
+        nvflare.make_kits(place / "kits", list(sockets), server="localhost", port=nvflare.free_port(), hub=hub)
+        # the other job, which only this benchmark allows
+        for local in (place / "kits").glob("*/local"):
+            if (local / "resources.json").exists():
+                resources = json.loads((local / "resources.json").read_text())
+                resources["class_allow_list"] += ["bare_nvflare.AtServer", "bare_nvflare.AtSite"]
+                (local / "resources.json").write_text(json.dumps(resources))
+        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+
+    def round_trips(self, place, sizes, n_rounds):
+        """Seconds of each."""
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        from coterie.relay import nvflare
+
+        kit, out = place / "kits" / nvflare.USER, place / "bare.json"
+        arguments = {"n_rounds": n_rounds, "there": sizes[0], "back": sizes[1], "out": str(out)}
+        names = json.loads((kit / nvflare.KIT).read_text())["parties"]
+        nvflare.write_job(kit / "bare", names, "bare_nvflare.AtServer", arguments, "bare_nvflare.AtSite")
+        session = new_secure_session(nvflare.USER, str(kit))
+        try:
+            job = session.submit_job(str(kit / "bare"))
+            while not out.exists():
+                status = session.get_job_meta(job)["status"]
+                if status.startswith("FINISHED") and not out.exists():
+                    raise SystemExit(f"the bare job ended without a result: {status}")
+                time.sleep(1.0)
+        finally:
+            session.close()
+        return json.loads(out.read_text())[2:]
+
+
+BARE = {"nvflare": BareNvflare()}
+
+
+def main(engine, n_rounds):
+    bare = BARE[engine]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "spec.toml").write_text(SPEC.format(rounds=n_rounds))
+        prepared = prepare(read_spec(Path(folder) / "spec.toml"))
+    plan, federation = prepared.plan, prepared.records.federation
+    with sites_of(plan, federation, delta=1e-5, seed=None, title="Benchmark") as (proposal, keys, running):
+        place = running.folder / "engine"
+        bare.prepare(place, running.sockets)
+        with on_this_machine(engine, place, running.sockets) as carry:
+            ours, sizes = measured(carry, proposal, keys, running.folder / "run")
+            theirs = bare.round_trips(place, sizes, n_rounds)
+        again = dataclasses.replace(proposal, nonce=os.urandom(16).hex())
+        for site in running.places.values():
+            Store(site).approve(again)
+        with on_this_machine("sites", place, running.sockets) as carry:
+            own, _ = measured(carry, again, keys, running.folder / "without")
+    ours_s, bare_s, own_s = (statistics.median(times) for times in (ours, theirs, own))
+    print(f"{engine}, 4 sites, {len(ours)} rounds, {sizes[0]:,} bytes to each site and {sizes[1]:,} back")
+    print(f"round        {1e3 * ours_s:8.1f} ms")
+    print(f"bare         {1e3 * bare_s:8.1f} ms")
+    print(f"no engine    {1e3 * own_s:8.1f} ms  (the sites' own work)")
+    print(f"round / bare {ours_s / bare_s:8.2f}      (goal: at most {GOAL})")
+    print(f"round / (bare + own work) {ours_s / (bare_s + own_s):.2f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=sorted(BARE), required=True)
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    main(arguments.engine, arguments.rounds)

@@ -1,0 +1,201 @@
+"""Sites on NVIDIA FLARE, with real processes on loopback: a provisioned server, four sites, four site servers."""
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+import numpy as np
+import nvflare_kills
+import pytest
+from made import DATA, NAMES, approved, make_sites, plan_of, propose
+
+from coterie.engines.in_process import run
+from coterie.keys import PrivateKeys
+from coterie.privacy.noise import Seeded
+from coterie.relay import nvflare
+from coterie.relay.engines import on_this_machine
+from coterie.relay.processes import marked
+from coterie.site.coordinator import Coordinator, PartyError
+from coterie.site.envelope import Sealing
+from coterie.site.messages import COORDINATOR, pack, unpack
+from coterie.site.sockets import UnreachableError
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """Sites that serve, and what carries envelopes to them; everything is gone at the end."""
+    folder = tmp_path_factory.mktemp("flare")
+    sites = make_sites(folder / "sites")
+    served = [
+        subprocess.Popen(
+            [sys.executable, "-m", "coterie", "site", "serve", str(site.store.folder)],
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for site in sites
+    ]
+    sockets = {site.policy.name: site.store.socket_file for site in sites}
+    try:
+        with on_this_machine("nvflare", folder / "engine", sockets) as carry:
+            yield sites, carry, folder / "engine"
+    finally:
+        for process in served:
+            process.send_signal(signal.SIGTERM)
+        for process in served:
+            process.wait(30)
+    assert marked(folder / "engine") == []
+
+
+def exchanged(carry, party, envelope):
+    """An answer, once the engine is up."""
+    end = time.monotonic() + 180
+    while True:
+        try:
+            return carry(party, envelope)
+        except UnreachableError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.mark.parametrize("kind", ["graph", "pairs", "walk"])
+def test_the_transcript_is_that_of_one_process(kind, engine, tmp_path):
+    sites, carry, _ = engine
+    plan = plan_of(kind, rounds=6)
+    proposal, keys = approved(plan, sites, seed=3)
+    coordinator = Coordinator(proposal, keys, Sealing(proposal, keys, carry), tmp_path / "run")
+    found, expected = coordinator.run(), run(plan, DATA, noise=Seeded(3))
+    np.testing.assert_allclose(found.releases, expected.releases, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.models, expected.models, rtol=0, atol=1e-9)
+    signed = coordinator.signatures()
+    assert [entry["statement"]["party"] for entry in signed["signed"]] == list(NAMES)
+
+
+def test_what_is_not_sealed_is_refused_and_nothing_is_charged(engine):
+    sites, carry, _ = engine
+    proposal, keys = approved(plan_of("pairs"), sites)
+    plain = pack("open", proposal.digest, COORDINATOR, keys)
+    answer = unpack(exchanged(carry, NAMES[0], plain))
+    assert (answer.kind, answer.run) == ("refused", "0" * 64)
+    assert sites[0].ledger.reservation(proposal.digest) is None
+    assert "not sealed to this site's key" in (sites[0].store.folder / "log.jsonl").read_text()
+
+
+def test_an_unknown_key_is_refused_and_nothing_is_charged(engine, tmp_path):
+    sites, carry, _ = engine
+    proposal, keys = propose(plan_of("pairs"), sites)  # by somebody whose proposal nobody has approved
+    with pytest.raises(PartyError, match="refused"):
+        Coordinator(proposal, keys, Sealing(proposal, keys, carry), tmp_path / "run").run()
+    # and a stranger's signature under a run that is approved
+    proposal, _ = approved(plan_of("pairs"), sites)
+    stranger = PrivateKeys.generate()
+    envelope = sites[0].keys.identity.seal(pack("open", proposal.digest, COORDINATOR, stranger), b"coterie request 1")
+    assert unpack(exchanged(carry, NAMES[0], envelope)).kind == "refused"
+    for site in sites:
+        assert site.ledger.reservation(proposal.digest) is None
+
+
+def greeted(port, authority, certificate=None):
+    """Whether the server answers whoever shows this certificate; a sentence where there is no handshake at all."""
+    context = ssl.create_default_context(cafile=authority)
+    if certificate is not None:
+        context.load_cert_chain(certificate / "client.crt", certificate / "client.key")
+    try:
+        with (
+            socket.create_connection(("localhost", port), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            # a refusal comes with the first bytes that are read
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection.recv(12).startswith(b"HTTP/1.1 ")
+    except ssl.SSLError as error:
+        return error.reason
+
+
+def test_only_certificates_of_these_kits_get_in(engine, tmp_path):
+    _, carry, folder = engine
+    exchanged(carry, NAMES[0], b"anything")  # the server is up
+    own = folder / "kits" / "site-0" / "startup"
+    target = json.loads((own / "fed_client.json").read_text())["servers"][0]["service"]["target"]
+    port = int(target.split(":")[1])
+    nvflare.make_kits(tmp_path / "other", NAMES, server="localhost", port=port, hub=tmp_path / "hub.sock")
+    other = tmp_path / "other" / "site-0" / "startup"
+    assert greeted(port, own / "rootCA.pem", own) is True
+    # others are cut off without a word
+    assert greeted(port, own / "rootCA.pem", other) is False
+    assert greeted(port, own / "rootCA.pem") is False
+    # nor does a site speak to a server that shows another one
+    assert "CERTIFICATE_VERIFY_FAILED" in greeted(port, other / "rootCA.pem", own)
+
+
+def test_a_job_with_code_of_its_own_is_not_run(engine, tmp_path):
+    """Not even where the coordinator's own kit submits it."""
+    _, carry, folder = engine
+    exchanged(carry, NAMES[0], b"anything")  # all are there
+    names = {name: f"site-{number}" for number, name in enumerate(NAMES)}
+    for kind, classes in {"code": ("probe.At", "probe.At"), "classes": ("socket.socket", "socket.socket")}.items():
+        job = tmp_path / kind
+        nvflare.write_job(job, names, classes[0], {}, classes[1])
+        if kind == "code":
+            ran = tmp_path / "ran"
+            (job / "app" / "custom").mkdir()
+            (job / "app" / "custom" / "probe.py").write_text(f"open({str(ran)!r}, 'w')\nclass At: pass\n")
+        session = nvflare.Session(folder / "kits" / nvflare.USER)
+        number, end = session.ask("submit", str(job)), time.monotonic() + 60
+        while not (status := session.ask("status", number)).startswith("FINISHED"):
+            assert time.monotonic() < end, status
+            time.sleep(0.5)
+        session.close()
+        assert status != "FINISHED:COMPLETED"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_runs_complete_whoever_is_killed(tmp_path):
+    assert nvflare_kills.main(1, tmp_path) == []
+
+
+def test_kits_for_separate_machines_have_no_more_secrets_than_they_need(tmp_path):
+    out = tmp_path / "kits"
+    command = [
+        sys.executable,
+        "-m",
+        "coterie",
+        "deploy",
+        str(out),
+        "--engine",
+        "nvflare",
+        "--server",
+        "relay.example.org",
+    ]
+    done = subprocess.run([*command, "--party", "north", "--party", "south clinic"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in out.iterdir()} == {"README.md", "server", "coordinator", "sites"}
+    private = [path for path in out.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    assert {str(path.relative_to(out)) for path in private} == {
+        "server/flare/startup/server.key",
+        "coordinator/startup/client.key",
+        "sites/north/flare/startup/client.key",
+        "sites/south clinic/flare/startup/client.key",
+    }
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
+    kit = json.loads((out / "coordinator" / nvflare.KIT).read_text())
+    assert kit["parties"] == {"north": "site-0", "south clinic": "site-1"}
+    # a site runs our class and no other, and takes neither code nor shell commands
+    local = out / "sites" / "north" / "flare" / "local"
+    resources = json.loads((local / "resources.json").read_text())
+    assert resources["class_allow_list"] == [
+        "nvflare.collab.runtime.executor.CollabExecutor",
+        "coterie.relay.nvflare_job.AtSite",
+    ]
+    [rights] = json.loads((local / "authorization.json").read_text())["permissions"].values()
+    assert rights["byoc"] == rights["shell_commands"] == rights["operate"] == "none"
+    other = [*command[:4], f"{out}-2", "--engine", "nvflare", "--server", "192.0.2.7", "--party", "north"]
+    refused = subprocess.run(other, capture_output=True, text=True)
+    assert (refused.returncode, "needs a host name" in refused.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["kits"]
