@@ -105,6 +105,7 @@ class Plan:
         if self.topology.n_parties != self.facts.n_parties:
             raise InputError(f"topology: {self.topology.n_parties} nodes given for {self.facts.n_parties} parties")
         self.problem.check(self.facts)
+        object.__setattr__(self, "algorithm", self.algorithm.for_facts(self.facts))
         if self.unit == "party" and (self.records_per_person > 1 or self.people_span_parties):
             raise InputError("unit: got 'party'; records_per_person and people_span_parties are for unit 'record'")
         self.algorithm.check(self.topology, self.problem)

@@ -22,6 +22,9 @@ Jacobian.
 graph family those of penalty perturbation, sum noise those of broadcast noise, and a walk visits every party as often
 as parties that all work in every round do.
 
+*Standardising.* Sums of columns and of their squares take `COLUMN_SHARE` of the budget, in squares of sensitivity over
+noise, and gradients the rest.
+
 *Inference.* Of the budget, in squares of sensitivity over noise, `INFERENCE_SHARE` goes to what is released after the
 rounds, for a corrected estimate needs no good model to start from, and makes one. Of that, `FIRST_STAGE` goes to the
 first gradient and Hessian; to the second moment, where it is released, `SECOND_MOMENT_SHARE`; to the second gradient
@@ -48,6 +51,7 @@ import scipy.sparse
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
 from coterie.algorithms.coordinate import IN_TURN, check_coordinates
 from coterie.data.checks import nearest, whole_number
+from coterie.data.design import INTERCEPT_SHARE
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
@@ -58,6 +62,7 @@ from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
 from coterie.privacy.moments import Moments, free_curvature, known_variance
+from coterie.privacy.standardising import COLUMN_ROUNDS, COLUMN_SHARE, joint_change
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import Regulariser
 from coterie.promise import Privacy
@@ -82,13 +87,16 @@ class Settled:
     """What the user settled; None is open.
 
     topology: a name, edges, a networkx graph or a `Topology`. settings: fields of the algorithm or of its mechanism, by
-    name; "mechanism" chooses one where the algorithm has several.
+    name; "mechanism" chooses one where the algorithm has several. standardise: columns are standardised by noised sums,
+    inside the budget. intercept: the last column of the design is the constant one of `coterie.data.design`.
     """
 
     algorithm: str | None = None
     topology: Any = None
     rounds: int | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    standardise: bool = False
+    intercept: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +135,7 @@ def make_plan(
 
 
 def _moments(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled, share: float, robust: bool) -> Moments:
-    name = choose_algorithm(facts, privacy, settled.algorithm)
+    name = choose_algorithm(facts, privacy, settled.algorithm, standardise=settled.standardise)
     topology = make_topology(UNRESTRICTED, facts.n_parties)
     situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
     second = SECOND_MOMENT_SHARE if robust or not known_variance(problem, facts) else 0.0
@@ -166,7 +174,7 @@ def _make_plan(problem: Problem, facts: Facts, privacy: Privacy, settled: Settle
 
 def choose(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> tuple[Algorithm, Topology, int]:
     """The algorithm, with noise that is still to be calibrated, who hears whom, and the number of rounds."""
-    name = choose_algorithm(facts, privacy, settled.algorithm)
+    name = choose_algorithm(facts, privacy, settled.algorithm, standardise=settled.standardise)
     cls = ALGORITHMS[name]
     if settled.algorithm is None and not privacy.sums and math.isinf(problem.loss.lipschitz):
         raise InputError(
@@ -181,11 +189,15 @@ def choose(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -
     parts.check(settled.settings)
     situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
     n_rounds, chosen = RECIPES[name](situation)
-    return parts.build({**chosen, **situation.noise(parts), **settled.settings}, problem, privacy), topology, n_rounds
+    return parts.build({**situation.noise(parts), **chosen, **settled.settings}, problem, privacy), topology, n_rounds
 
 
-def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None) -> str:
+def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None, *, standardise: bool = False) -> str:
     """The name of the algorithm: the one that was found best for whom is trusted and what is protected, or `name`."""
+    if standardise:
+        if name not in (None, *GRADIENT_DESCENT):
+            raise InputError(f"standardise: got it with algorithm {name!r}; one of {', '.join(GRADIENT_DESCENT)} can")
+        name = STANDARDISED
     if name is None:
         if privacy.epsilon is None:
             raise InputError("algorithm: left open while epsilon is missing; an algorithm is chosen by it")
@@ -322,9 +334,11 @@ class Situation:
         return {"noise_multiplier": 1.0}
 
 
+STANDARDISED = "standardised-gradient-descent"
+GRADIENT_DESCENT = ("noisy-gradient-descent", STANDARDISED)
 NOISE = ("noise_multiplier", "noise_rate", "step_epsilon")
 # where `clip` bounds the gradient of a record; elsewhere it bounds a move
-CLIPS_GRADIENTS = ("noisy-gradient-descent", "noisy-coordinate-descent", "broadcast-noised-admm")
+CLIPS_GRADIENTS = (*GRADIENT_DESCENT, "noisy-coordinate-descent", "broadcast-noised-admm")
 Chosen = tuple[int, dict[str, Any]]
 
 
@@ -424,12 +438,30 @@ def _general(situation: Situation) -> Chosen:
     return n_rounds, {**chosen, "A": Matrix.of("A", scipy.sparse.eye_array(n_coefficients))}
 
 
-def _gradient(situation: Situation) -> Chosen:
-    length = situation.length(situation.noises_of_sum)
+def _gradient(situation: Situation, share: float = 1.0) -> Chosen:
+    """`share`: of the length that the whole budget allows."""
+    length = situation.length(situation.noises_of_sum) * share
     curvature = situation.curvature + situation.problem.regulariser.l2
     n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
     step = min(length / n_rounds, 2 / curvature)
     return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
+
+
+def _standardised(situation: Situation) -> Chosen:
+    """Gradient steps with what sums of columns leave of the budget, after the rounds that release these."""
+    settled = situation.settled.rounds
+    if settled is not None and settled <= COLUMN_ROUNDS:
+        raise InputError(f"rounds: got {settled}; {COLUMN_ROUNDS} release sums of columns, so more are needed")
+    of_gradients = None if settled is None else settled - COLUMN_ROUNDS
+    rest = dataclasses.replace(situation, settled=dataclasses.replace(situation.settled, rounds=of_gradients))
+    n_rounds, chosen = _gradient(rest, math.sqrt(1 - COLUMN_SHARE))
+    privacy, facts = situation.privacy, situation.facts
+    moved = joint_change(privacy.adjacency == "replace-one") * (facts.largest if privacy.unit == "party" else 1)
+    noise: dict[str, Any] = {"column_std": situation.multiplier * moved / math.sqrt(COLUMN_SHARE)}
+    if privacy.epsilon is not None:  # shares of the budget, which calibration keeps
+        noise["noise_multiplier"] = situation.multiplier * math.sqrt(n_rounds / (1 - COLUMN_SHARE))
+    constant = INTERCEPT_SHARE if situation.settled.intercept else 0.0
+    return n_rounds + COLUMN_ROUNDS, {**chosen, **noise, "constant_share": constant}
 
 
 def _coordinates(situation: Situation) -> Chosen:
@@ -465,6 +497,7 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
     "recycled-admm": _graph,
     "one-release-average": _alone,
     "noisy-gradient-descent": _gradient,
+    STANDARDISED: _standardised,
     "noisy-coordinate-descent": _coordinates,
     "locally-noised-admm": _moves,
     "sum-noised-admm": _hidden_states,
@@ -477,8 +510,8 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
 
 # --- from names of fields to an algorithm -----------------------------------------------------------------------------
 
-# papers' slips stay within Python
-_HIDDEN = ("mechanism", "as_published")
+# papers' slips stay within Python, and plans fill in facts
+_HIDDEN = ("mechanism", "as_published", "n_records", "n_columns")
 # whoever settles it need not know whether the algorithm's steps are proximal
 _SHORT = {"prox_step": "step"}
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Heard
 from coterie.charts import Lines, Series
+from coterie.data.design import Shortening
 from coterie.errors import InputError
 from coterie.network.impairments import ImpairedTopology, Impairments
 from coterie.network.selection import All, participants
@@ -75,6 +76,12 @@ class Transcript:
         """The model after each round, (repeat, round, coefficient)."""
         return np.asarray(self._replayed[2])
 
+    @property
+    def shortening(self) -> Shortening | None:
+        """How rows are to be shortened before the model of the first repeat is applied; None where they stay."""
+        found = self._replayed[3]
+        return None if found is None else Shortening(*(values[0] for values in found))
+
     @functools.cached_property
     def _replayed(self) -> Any:
         """Run the public half of the algorithm over the releases."""
@@ -97,7 +104,7 @@ class Transcript:
             if self.impairments is not None:
                 deliveries = jax.tree.map(lambda a: a[: self.n_rounds], self._deliveries)
             public, by_round = jax.lax.scan(body, public, (rounds, received, deliveries, who))
-            return algorithm.models(public), algorithm.model(public), by_round
+            return algorithm.models(public), algorithm.model(public), by_round, algorithm.shortening(public)
 
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_repeat))(received))

@@ -21,6 +21,7 @@ from coterie.algorithms import (
     OneReleaseAverage,
     PenaltyPerturbedADMM,
     RecycledADMM,
+    StandardisedGradientDescent,
     fixed_point_admm,
 )
 from coterie.data import Federation
@@ -32,6 +33,7 @@ from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation, SoloPerturbation
+from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2, Logistic, Problem
 
 SIZES = [20, 31, 12, 25, 40, 22, 33]
@@ -60,6 +62,13 @@ ALGORITHMS = {
     ),
     "gradient-alone": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=Broadcast(), momentum=0.9
+    ),
+    "standardised": StandardisedGradientDescent(
+        mechanism=StandardisedGradient(**GAUSS, column_std=3.0),
+        regulariser=L2(1.0),
+        step=0.01,
+        channel=Broadcast(),
+        momentum=0.9,
     ),
     "pairs": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=PairwiseSum(colluders=2)

@@ -25,6 +25,7 @@ from coterie.privacy.objective import (
     SoloPerturbation,
 )
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
+from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2, Logistic, Problem
 
 FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(20, 30, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
@@ -46,6 +47,9 @@ EXAMPLES = {
     "one-release-average": lambda cls: cls(mechanism=SoloPerturbation(extra_l2=10.0, **GAUSSIAN)),
     "noisy-gradient-descent": lambda cls: cls(
         mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Broadcast(), momentum=0.9
+    ),
+    "standardised-gradient-descent": lambda cls: cls(
+        mechanism=StandardisedGradient(**GAUSSIAN, column_std=8.0), regulariser=L2(1.0), step=0.1, channel=SecureSum()
     ),
     "noisy-coordinate-descent": lambda cls: cls(
         mechanism=GaussianGradient(**GAUSSIAN), regulariser=L2(1.0), step=0.1, channel=Curator()

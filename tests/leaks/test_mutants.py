@@ -85,6 +85,12 @@ def gradient(channel, change=None, **more):
     return NoisyGradientDescent(mechanism=mechanism, regulariser=REGULARISER, step=0.5, channel=channel, **more)
 
 
+def standardised(channel, change=None):
+    mechanism = StandardisedGradient(**GAUSSIAN, column_std=8.0)
+    mechanism = mechanism if change is None else mutated(mechanism, change)
+    return StandardisedGradientDescent(mechanism=mechanism, regulariser=REGULARISER, step=0.5, channel=channel)
+
+
 def fixed_point(cls, mechanism, change=None, *, regulariser=REGULARISER, **more):
     mechanism = mechanism if change is None else mutated(mechanism, change)
     return cls(mechanism=mechanism, regulariser=regulariser, **more)
@@ -161,6 +167,12 @@ MUTANTS = {
         gradient(Broadcast(), scaled(noise_std=0.5), momentum=0.9),
         "gaussian-view",
         RECORD,
+    ),
+    "sums of columns noised for half of what they can change": Mutant(
+        standardised(Curator()), standardised(Curator(), scaled(noise_std=0.5)), "sensitivity", RECORD
+    ),
+    "squares of columns for half the price": Mutant(
+        standardised(Broadcast()), standardised(Broadcast(), priced(parts.squares_for_half)), "sensitivity", RECORD
     ),
     "one party's noise dropped from a secure sum": Mutant(
         gradient(SecureSum()), gradient(parts.ShareDropped()), "plan", RECORD

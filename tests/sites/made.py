@@ -4,7 +4,12 @@ import threading
 
 import numpy as np
 
-from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM, fixed_point_admm
+from coterie.algorithms import (
+    NoisyGradientDescent,
+    PenaltyPerturbedADMM,
+    StandardisedGradientDescent,
+    fixed_point_admm,
+)
 from coterie.data import Federation
 from coterie.engines.xla import set_up
 from coterie.keys import PrivateKeys
@@ -13,6 +18,7 @@ from coterie.network.selection import Walk
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation
+from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2, Logistic, Problem
 from coterie.site.policy import template
 from coterie.site.proposal import Proposal
@@ -33,6 +39,13 @@ ALGORITHMS = {
     ),
     "gradient, nobody trusted": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=Broadcast(), momentum=0.9
+    ),
+    "standardised": StandardisedGradientDescent(
+        mechanism=StandardisedGradient(**GAUSS, column_std=3.0),
+        regulariser=L2(1.0),
+        step=0.01,
+        channel=PairwiseSum(colluders=1),
+        momentum=0.9,
     ),
     "pairs": NoisyGradientDescent(
         mechanism=GaussianGradient(**GAUSS), regulariser=L2(1.0), step=0.01, channel=PairwiseSum(colluders=1)

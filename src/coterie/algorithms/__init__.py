@@ -18,6 +18,7 @@ from coterie.algorithms.one_release import OneReleaseAverage
 from coterie.algorithms.penalty_perturbed import EdgewiseADMM, PenaltyPerturbedADMM
 from coterie.algorithms.primal_perturbed import PrimalPerturbedADMM
 from coterie.algorithms.recycled import RecycledADMM
+from coterie.algorithms.standardised import StandardisedGradientDescent
 
 # the one table of names
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -29,6 +30,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "recycled-admm": RecycledADMM,
     "one-release-average": OneReleaseAverage,
     "noisy-gradient-descent": NoisyGradientDescent,
+    "standardised-gradient-descent": StandardisedGradientDescent,
     "noisy-coordinate-descent": NoisyCoordinateDescent,
     "locally-noised-admm": LocallyNoisedADMM,
     "sum-noised-admm": SumNoisedADMM,
@@ -54,6 +56,7 @@ __all__ = [
     "PenaltyPerturbedADMM",
     "PrimalPerturbedADMM",
     "RecycledADMM",
+    "StandardisedGradientDescent",
     "SumNoisedADMM",
     "WalkADMM",
     "fixed_point_admm",

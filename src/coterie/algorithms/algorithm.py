@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_arg
 import jax
 
 from coterie.errors import InputError
+from coterie.facts import Facts
 from coterie.network.channels import Channel, PairwiseSum, SecureSum, Token
 from coterie.network.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
 from coterie.network.topology import Topology
@@ -48,6 +49,7 @@ class Algorithm(Generic[GrantT]):
     needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
     bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
     idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
+    rounds_before: ClassVar[int] = 0  # that release something else than its own steps
     absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
     def check(self, topology: Topology, problem: Problem) -> None:
@@ -71,6 +73,11 @@ class Algorithm(Generic[GrantT]):
                 f"regulariser: the algorithm has {regulariser}, the problem {problem.regulariser}; they must agree"
             )
 
+    def for_facts(self, facts: Facts) -> "Algorithm":
+        """The same algorithm with those of its settings that are public facts; one that is settled otherwise is
+        refused."""
+        return self
+
     def init(self, topology: Topology, d: int) -> tuple[Any, Any]:
         raise NotImplementedError
 
@@ -87,6 +94,10 @@ class Algorithm(Generic[GrantT]):
 
     def models(self, public: Any) -> jax.Array:
         raise NotImplementedError
+
+    def shortening(self, public: Any) -> tuple[jax.Array, jax.Array] | None:
+        """Centre and scale by which rows were shortened before the model met them, by column, where they were."""
+        return None
 
     def model(self, public: Any) -> jax.Array:
         """The one model everybody ends with: the mean over parties, a function of released values."""

@@ -10,13 +10,13 @@ is one Gaussian release of a part of the summed gradient, and every record's par
 
 import dataclasses
 import functools
-from typing import ClassVar, get_args
+from typing import ClassVar, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
-from coterie.algorithms.gradient import ModelState
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel
 from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, participants
@@ -30,6 +30,11 @@ from coterie.serialise import serialisable
 Coordinates = Cyclic | Shuffled | Sample
 IN_TURN = Cyclic()
 SHORTEST_ORDER = 1024  # rounds after which a random order may begin again
+
+
+class ModelState(NamedTuple):
+    x: jax.Array
+    average: jax.Array  # over rounds, or x itself
 
 
 def check_coordinates(coordinates: object) -> None:

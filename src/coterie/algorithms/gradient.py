@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.algorithms.algorithm import Algorithm, Averaging, Heard, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, GrantT, Heard, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, SumChannel
 from coterie.network.selection import EVERYBODY_WORKS, Selection
@@ -29,11 +29,6 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems.regularisers import Regulariser
 from coterie.schedules import NOT_GIVEN, OptionalScheduleField, Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
-
-
-class ModelState(NamedTuple):
-    x: jax.Array
-    average: jax.Array  # over rounds, or x itself
 
 
 class DescentState(NamedTuple):
@@ -55,9 +50,42 @@ def as_momentum(value: Any) -> Schedule | None:
     return momentum
 
 
+class Descent(Algorithm[GrantT]):
+    """Steps along noised sums of gradients, whatever they are gradients of."""
+
+    regulariser: Regulariser
+    step: ScheduleField
+    channel: SumChannel | Broadcast
+    momentum: OptionalScheduleField
+    averaging: Averaging
+
+    def __post_init__(self) -> None:
+        check_averaging(self.averaging)
+        object.__setattr__(self, "step", as_schedule("step", self.step))
+        object.__setattr__(self, "momentum", as_momentum(self.momentum))
+        if self.step.per_party:
+            raise InputError(f"step: got {self.step.start}; one number is needed, for there is one model")
+
+    def _start(self, d) -> DescentState:
+        return DescentState(jnp.zeros(d), jnp.zeros(d), jnp.zeros(d))
+
+    def _total(self, received):
+        """What was released in a round, added up where every party has released its own."""
+        if self.channel.aggregates:
+            return received
+        return (received.values if isinstance(received, Heard) else received).sum(axis=0)
+
+    def _descended(self, t, state: DescentState, total, topology) -> DescentState:
+        step, ahead = jnp.asarray(self.step(t)), state.ahead
+        gradient = total / self.selection.rate(topology.n_parties) + self.regulariser.l2 * ahead
+        x = self.regulariser.prox(ahead - step * gradient, step)
+        ahead = x if self.momentum is None else x + self.momentum(t) * (x - state.x)
+        return DescentState(x, ahead, running_average(self.averaging, t, state.average, x))
+
+
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyGradientDescent(Algorithm[GradientSumGrant]):
+class NoisyGradientDescent(Descent[GradientSumGrant]):
     mechanism: GaussianGradient
     regulariser: Regulariser
     step: ScheduleField
@@ -69,15 +97,8 @@ class NoisyGradientDescent(Algorithm[GradientSumGrant]):
     bears_impairments: ClassVar[bool] = False
     citation: ClassVar[str] = "bassily-smith-thakurta-2014"
 
-    def __post_init__(self) -> None:
-        check_averaging(self.averaging)
-        object.__setattr__(self, "step", as_schedule("step", self.step))
-        object.__setattr__(self, "momentum", as_momentum(self.momentum))
-        if self.step.per_party:
-            raise InputError(f"step: got {self.step.start}; one number is needed, for there is one model")
-
     def init(self, topology, d):
-        return DescentState(jnp.zeros(d), jnp.zeros(d), jnp.zeros(d)), ()
+        return self._start(d), ()
 
     def inbox(self, t, public, topology):
         return jnp.broadcast_to(public.ahead, (topology.n_parties, *public.ahead.shape))
@@ -87,13 +108,7 @@ class NoisyGradientDescent(Algorithm[GradientSumGrant]):
         return private, gradient if self.channel.aggregates else grant.noised_alone(gradient, noise)
 
     def combine(self, t, public, received, topology):
-        if not self.channel.aggregates:
-            received = (received.values if isinstance(received, Heard) else received).sum(axis=0)
-        step, ahead = jnp.asarray(self.step(t)), public.ahead
-        gradient = received / self.selection.rate(topology.n_parties) + self.regulariser.l2 * ahead
-        x = self.regulariser.prox(ahead - step * gradient, step)
-        ahead = x if self.momentum is None else x + self.momentum(t) * (x - public.x)
-        return DescentState(x, ahead, running_average(self.averaging, t, public.average, x))
+        return self._descended(t, public, self._total(received), topology)
 
     def models(self, public):
         return public.average[None]

@@ -53,6 +53,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "extra_l2": (4.0,),
     "step": (0.5,),
     "momentum": (0.9,),
+    "column_std": (8.0,),
     "prox_step": (0.5,),
     "relaxation": (0.5,),
     "clip": (None, 0.002),
@@ -153,7 +154,7 @@ class Instance:
             problem=Problem(loss=setting.loss, regulariser=regulariser, record_weight=setting.record_weight),
             topology=make_topology(GRAPH, self.n_parties),
             facts=facts,
-            n_rounds=setting.rounds if everybody else max(setting.rounds, SOME_ROUNDS),
+            n_rounds=self.algorithm.rounds_before + (setting.rounds if everybody else max(setting.rounds, SOME_ROUNDS)),
             adjacency=self.adjacency,
             unit=self.unit,
         )
@@ -166,7 +167,12 @@ class Instance:
         ones = np.ones(setting.records_per_party)
         usual, changed = Shard(X, ones, ones), np.ones(setting.records_per_party)
         changed[: 1 if self.unit == "record" else None] = 0.0
-        first = Shard(X, changed, ones) if self.adjacency == "replace-one" else Shard(X, ones, changed)
+        if self.adjacency == "zero-out":
+            first = Shard(X, ones, changed)
+        elif self.algorithm.rounds_before:  # which may not look at labels; the opposite row is the other label's
+            first = Shard(np.where(changed[:, None] > 0, X, -X), ones, ones)
+        else:
+            first = Shard(X, changed, ones)
         rest = (usual,) * (self.n_parties - 1)
         return Federation(facts, (usual, *rest)), Federation(facts, (first, *rest))
 

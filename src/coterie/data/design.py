@@ -8,6 +8,7 @@ specs fit the same design.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,19 @@ def project_rows(X: np.ndarray, bound: float) -> np.ndarray:
     while (above := np.linalg.norm(projected, axis=1) > bound).any():
         projected[above] *= 1 - 2.0**-52
     return projected
+
+
+class Shortening(NamedTuple):
+    """How rows are shortened once more, about a centre and by columns: x/bound - centre, times scale, to norm 1."""
+
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, X: np.ndarray, bound: float) -> np.ndarray:
+        """Of rows that are held to `bound`."""
+        apart = project_rows(X, bound) / bound - self.centre
+        length = np.linalg.norm(apart * self.scale, axis=1, keepdims=True)
+        return bound * (self.centre + apart / np.maximum(length, 1.0))
 
 
 def make_design(X: np.ndarray, bound: float, *, intercept: bool) -> np.ndarray:

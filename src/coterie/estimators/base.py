@@ -31,6 +31,8 @@ from coterie.problems import L2, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.transcript import Transcript
 
+PRIVATE = "private"
+
 
 class Fitted:
     """What `fit` leaves behind; at an infinite epsilon certificate and transcript are None."""
@@ -58,6 +60,8 @@ class PrivateLinearModel(BaseEstimator, Fitted):
 
     bounds: public bound on the 2-norm of a row; longer rows are shortened to it, in `predict` as well.
     weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest.
+    standardise: "private": columns are centred and scaled by noised sums, a priced part of the fit; then shortened to
+        `bounds` again. None: they stay as they are.
     data_derived: what was read off these data before the fit, such as ["scaler"]: the certificate says VOID.
 
     The objective, a sum of weighted losses and regularisers over the coefficients of the design:
@@ -86,6 +90,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     privacy: Privacy | None = None
     bounds: float = 1.0
     weight_bound: float = 1.0
+    standardise: str | None = None
     data_derived: Sequence[str] = ()
     fit_intercept: bool = True
     l2: float | None = None
@@ -158,7 +163,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         if privacy.people_span_parties and parties is None:
             raise InputError("parties: got None with people_span_parties; the noise depends on how many there are")
         # of an earlier fit: not to be read beside this one
-        for name in ("certificate_", "privacy_", "transcript_", "inference_"):
+        for name in ("certificate_", "privacy_", "transcript_", "inference_", "shortening_"):
             self.__dict__.pop(name, None)
         X, y = validate_data(
             self, X, y, dtype=np.float64, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False
@@ -190,7 +195,12 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             self.privacy_ = no_privacy(privacy, federation.facts)
             return self
         settled = rules.Settled(
-            algorithm=self.algorithm, topology=self.topology, rounds=self.rounds, settings=self._settings()
+            algorithm=self.algorithm,
+            topology=self.topology,
+            rounds=self.rounds,
+            settings=self._settings(),
+            standardise=self.standardise is not None,
+            intercept=self.fit_intercept,
         )
         plan = rules.make_plan(problem, federation.facts, privacy, settled, wanted)
         noise = self._noise()
@@ -199,6 +209,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
         if wanted is None:
+            self.shortening_ = transcript.shortening
             self._keep(transcript.models[0])
         else:
             columns = self._columns(X.shape[1])
@@ -283,6 +294,12 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     def _check_parameters(self, privacy: Privacy) -> None:
         positive_number("bounds", self.bounds)
         positive_number("weight_bound", self.weight_bound)
+        if self.standardise not in (None, PRIVATE):
+            raise InputError(f"standardise: got {self.standardise!r}; {PRIVATE!r} or None is needed")
+        if self.standardise is not None and privacy.exact:
+            raise InputError(
+                "standardise: got 'private' with an infinite epsilon; nothing is noised there, leave it out"
+            )
         for name in ("l2", "party_weight"):
             if getattr(self, name) is not None:
                 positive_number(name, getattr(self, name))
@@ -348,9 +365,12 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def design(self, X: Any) -> np.ndarray:
-        """The rows that were fitted: projected, with the constant column, norm at most `bounds`."""
+        """The rows that were fitted: projected, with the constant column, norm at most `bounds`; where columns were
+        standardised, shortened as they were then."""
         check_is_fitted(self)
-        return self._design(np.asarray(validate_data(self, X, dtype=np.float64, reset=False)))
+        rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
+        shortening = getattr(self, "shortening_", None)
+        return self._design(rows if shortening is None else shortening(rows, float(self.bounds)))
 
     def _design(self, X: np.ndarray) -> np.ndarray:
         return make_design(X, float(self.bounds), intercept=self.fit_intercept)

@@ -194,14 +194,10 @@ def check_clip(clip: float | None) -> None:
         raise InputError(f"clip: got {clip}; a positive finite number or None is needed")
 
 
-@serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianGradient(Mechanism):
-    """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum; or one on each party's,
-    where nobody is trusted, sized for the largest.
-
-    `clip` bounds the gradient of each record (of weight 1), which a loss with unbounded slopes needs.
-    """
+class GradientNoise(Mechanism):
+    """One Gaussian noise on a sum of gradients. `clip` bounds the gradient of each record (of weight 1), which a loss
+    with unbounded slopes needs."""
 
     noise_multiplier: ScheduleField
     clip: float | None = None
@@ -213,17 +209,29 @@ class GaussianGradient(Mechanism):
         if self.noise_multiplier.per_party:
             raise InputError("noise_multiplier: got one per party; one noise is added to the sum of all")
 
-    def with_noise(self, factor: float) -> "GaussianGradient":
+    def with_noise(self, factor: float) -> Any:
         return dataclasses.replace(self, noise_multiplier=self.noise_multiplier.times(factor))
 
-    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+    def priced_gradient(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> tuple[Event, float]:
+        """The event of the noised sum, and the standard deviation of its noise."""
         slope = facts.changes * facts.record_slope(problem, self.clip)
         largest = max(other.unit_weight for other in facts.extreme_parties)
         noise_std = self.noise_multiplier.at(t, party) * slope * largest
         change = slope * facts.unit_weight + 2 * facts.summation_error(facts.record_slope(problem, self.clip))
+        return sampled(output_event(change, noise_std, facts), facts), noise_std
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianGradient(GradientNoise):
+    """One Gaussian noise on the sum of all parties' gradients, for a curator or a secure sum; or one on each party's,
+    where nobody is trusted, sized for the largest."""
+
+    def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
+        event, noise_std = self.priced_gradient(t, party, problem, facts)
         return issue(
             GradientSumGrant,
-            sampled(output_event(change, noise_std, facts), facts),
+            event,
             priced_for=facts.share(problem),
             noise_std=noise_std,
             steps=facts.noise.steps,

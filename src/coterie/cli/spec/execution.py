@@ -329,7 +329,8 @@ def model_of(
     inference: Inference | None = None,
 ) -> dict[str, Any]:
     """Coefficients with all that is needed to apply them to a table: they are for rows that the schema encodes, held to
-    the row norm. By feature, one number or one per class; a plain list where the model does not live on features."""
+    the row norm and, where columns were standardised, shortened as they were then. By feature, one number or one per
+    class; a plain list where the model does not live on features."""
     plan, model = transcript.plan, transcript.models[0] if inference is None else inference.shrunk
     named: dict[str, Any] = {"intercept": None, "coefficients": model.tolist()}
     if len(model) == plan.problem.n_coefficients(plan.facts):
@@ -340,6 +341,9 @@ def model_of(
             "intercept": _alone(constants.tolist()) if intercept else None,
             "coefficients": {name: _alone(row) for name, row in by_feature},
         }
+    shortening = transcript.shortening if inference is None else None
+    if shortening is not None:
+        named["shortening"] = {name: values.tolist() for name, values in shortening._asdict().items()}
     return {
         "loss": type(plan.problem.loss).__name__,
         "labels": None if plan.facts.labels is None else list(plan.facts.labels),

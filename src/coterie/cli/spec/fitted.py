@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Label, Schema
-from coterie.data.design import project_rows
+from coterie.data.design import Shortening, project_rows
 from coterie.data.tables import Table
 from coterie.errors import InputError
 
@@ -25,6 +25,7 @@ class FittedModel:
     slopes: np.ndarray
     constants: np.ndarray
     constant_column: bool = False  # of Adult: a feature that is no column of the schema
+    shortening: Shortening | None = None
 
     @classmethod
     def of(cls, model: dict[str, Any]) -> "FittedModel":
@@ -43,7 +44,13 @@ class FittedModel:
             ):
                 raise KeyError("features")
             kind = ProbableModel if model["loss"] in _PROBABLE else cls
-            return kind(schema, labels, float(model["row_norm"]), slopes, constants.astype(float), bool(extra))
+            row_norm, shortening = float(model["row_norm"]), None
+            if "shortening" in model:
+                centre, scale = (np.array(model["shortening"][name], dtype=float) for name in Shortening._fields)
+                if not centre.shape == scale.shape == (len(slopes),):
+                    raise KeyError("shortening")
+                shortening = Shortening(centre, scale)
+            return kind(schema, labels, row_norm, slopes, constants.astype(float), bool(extra), shortening)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if isinstance(error, InputError):
                 raise
@@ -85,7 +92,8 @@ class FittedModel:
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """(record, output)."""
-        return project_rows(X, self.row_norm) @ self.slopes + self.constants
+        rows = project_rows(X, self.row_norm) if self.shortening is None else self.shortening(X, self.row_norm)
+        return rows @ self.slopes + self.constants
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         scores = self.scores(X)

@@ -16,7 +16,7 @@ from coterie import rules
 from coterie.certificate import Certificate, Past, make_certificate
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
-from coterie.cli.spec.reading import AlgorithmSection, DataSection, ProblemSection, Spec
+from coterie.cli.spec.reading import DataSection, ProblemSection, Spec
 from coterie.data import Federation, Label, NumberColumn, Schema, load, partition
 from coterie.data.tables import Table, read_columns
 from coterie.errors import InputError
@@ -26,7 +26,6 @@ from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, S
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.problems import L2, LOSSES, Ball, Box, ElasticNet, Loss, Problem, Regulariser
-from coterie.promise import Privacy
 from coterie.schedules import Schedule
 
 DEFAULT_PARTIES = 5  # of a data set that has no parties of its own
@@ -126,7 +125,9 @@ def _make_plan(spec: Spec, facts: Facts) -> Plan:
         algorithm=spec.algorithm.name,
         topology=topology,
         rounds=spec.algorithm.rounds,
-        settings=_settings(spec.algorithm, facts, privacy),
+        settings=_settings(spec, facts),
+        standardise=spec.data.standardise is not None,
+        intercept=spec.intercept,
     )
     wanted = None
     if spec.inference is not None:
@@ -324,11 +325,12 @@ def _regulariser(section: ProblemSection, l2: float) -> Regulariser:
 # --- settings of the algorithm ----------------------------------------------------------------------------------------
 
 
-def _settings(section: AlgorithmSection, facts: Facts, privacy: Privacy) -> dict[str, Any]:
+def _settings(spec: Spec, facts: Facts) -> dict[str, Any]:
     """Each setting as the field of that name, of the algorithm or of its mechanism, needs it."""
-    given = section.settings
+    given, standardise = spec.algorithm.settings, spec.data.standardise is not None
     mechanism = keys.text("algorithm.mechanism", given["mechanism"]) if "mechanism" in given else None
-    parts = rules.Parts.of(rules.choose_algorithm(facts, privacy, section.name), mechanism)
+    chosen = rules.choose_algorithm(facts, spec.privacy, spec.algorithm.name, standardise=standardise)
+    parts = rules.Parts.of(chosen, mechanism)
     choices = ("mechanism",) if parts.mechanisms else ()
     keys.refuse_unknown("algorithm", given, ("name", "rounds", *choices, *parts.fields))
     return {

@@ -26,7 +26,8 @@ LARGEST_SEED = 2**63 - 1
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSection:
     """Exactly one of `dataset`, `file` and `files` (party name -> path). `test` is a file of public records, `public`
-    says that all records are; `dialect` is how CSV files are written; `purpose` is what the model is for, in words."""
+    says that all records are; `dialect` is how CSV files are written; `purpose` is what the model is for, in words;
+    `standardise` is "private" where columns are standardised by noised sums."""
 
     dataset: str | None
     preprocessing: str
@@ -41,6 +42,7 @@ class DataSection:
     weight_bound: float | str
     min_records: int
     purpose: str | None = None
+    standardise: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,6 +217,7 @@ def data_section(content: Any, folder: Path) -> DataSection:
         "weight_bound": Key(keys.bound, 1.0),
         "min_records": Key(keys.whole(1), 2),
         "purpose": Key(keys.text),
+        "standardise": Key(keys.name_in(("private",))),
     }
     values = keys.read_table("data", content, table)
     dialect = Dialect.checked("data.", values.pop("delimiter"), values.pop("encoding"))
