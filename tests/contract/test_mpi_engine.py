@@ -179,7 +179,17 @@ def test_a_damaged_checkpoint_is_refused_in_one_sentence(saved, text):
     [
         ("recycled", "states", "penalty-native"),
         pytest.param(
-            ("penalty", "dual", "edgewise", "one-release", "moves", "gradient", "gradient-alone", "standardised", "pairs"),
+            (
+                "penalty",
+                "dual",
+                "edgewise",
+                "one-release",
+                "moves",
+                "gradient",
+                "gradient-alone",
+                "standardised",
+                "pairs",
+            ),
             marks=pytest.mark.slow,
             id="others",
         ),

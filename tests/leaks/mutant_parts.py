@@ -13,6 +13,7 @@ from coterie.privacy.events import Both, Gaussian, PoissonGaussian, Pure, TokenW
 from coterie.privacy.grants import issue
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import WalkNoise
+from coterie.privacy.standardising import SQUARES
 from coterie.serialise import serialisable
 
 # --- prices and noises --------------------------------------------------------------------------------------------
@@ -101,6 +102,11 @@ def price_of_slow_states(grant, problem, facts):
 def party_for_the_price_of_its_records(grant, problem, facts):
     """A party's clipped gradient turns round when one record leaves; priced as if it only went to zero."""
     return Gaussian(ratio=grant.scales.radius / grant.scales.noise_std)
+
+
+def squares_for_half(grant, problem, facts):
+    """Of the rounds of sums of columns, the second."""
+    return Gaussian(ratio=grant.event.ratio * (0.5 if grant.scales.stage == SQUARES else 1.0))
 
 
 def coin_counted_twice(grant, problem, facts):

@@ -24,6 +24,7 @@ from coterie.algorithms import (
     PenaltyPerturbedADMM,
     PrimalPerturbedADMM,
     RecycledADMM,
+    StandardisedGradientDescent,
     SumNoisedADMM,
     WalkADMM,
 )
@@ -42,6 +43,7 @@ from coterie.privacy.objective import (
     SoloPerturbation,
 )
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
+from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2
 
 pytestmark = pytest.mark.slow  # every mutant and twin is compiled anew

@@ -74,9 +74,16 @@ EXAMPLES = {
         "gaussian": cls(mechanism=LocalNoise(prox_step=0.5, relaxation=0.5, **GAUSSIAN), regulariser=L2(1.0)),
     },
 }
-# states that nobody sees are replayed by the audit, with whole runs; rounds of several kinds in `test_standardising`; the
-# others take the steps of the one above
-ELSEWHERE = {"standardised-gradient-descent", "sum-noised-admm", "broadcast-noised-admm", "walk-admm", "memoryless-walk", "general-admm"}
+# states that nobody sees are replayed by the audit, with whole runs; rounds of several kinds in `test_standardising`;
+# the others take the steps of the one above
+ELSEWHERE = {
+    "standardised-gradient-descent",
+    "sum-noised-admm",
+    "broadcast-noised-admm",
+    "walk-admm",
+    "memoryless-walk",
+    "general-admm",
+}
 CASES = {
     f"{name}/{law}": algorithm
     for name, make in EXAMPLES.items()

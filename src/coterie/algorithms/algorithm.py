@@ -49,7 +49,7 @@ class Algorithm(Generic[GrantT]):
     needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
     bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
     idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
-    rounds_before: ClassVar[int] = 0  # that release something else than its own steps
+    first_rounds: ClassVar[tuple[str, ...]] = ()  # what is released before its own steps, in words, a round each
     absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
 
     def check(self, topology: Topology, problem: Problem) -> None:

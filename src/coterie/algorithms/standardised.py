@@ -51,7 +51,7 @@ class StandardisedGradientDescent(Descent[StandardisedGrant]):
     n_columns: int = 0
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
-    rounds_before: ClassVar[int] = COLUMN_ROUNDS
+    first_rounds: ClassVar[tuple[str, ...]] = ("sums of columns", "sums of squares of columns")
     citation: ClassVar[str] = "bassily-smith-thakurta-2014"
 
     def for_facts(self, facts: Facts) -> "StandardisedGradientDescent":

@@ -148,13 +148,13 @@ class Instance:
         regulariser = getattr(self.algorithm, "regulariser", REGULARISER)
         # whoever does not work in every round gets more of them
         everybody = isinstance(self.algorithm.selection, All)
-        facts = setting.facts(self.n_parties)
+        facts, rounds = setting.facts(self.n_parties), setting.rounds + len(self.algorithm.first_rounds)
         return Plan(
             algorithm=self.algorithm,
             problem=Problem(loss=setting.loss, regulariser=regulariser, record_weight=setting.record_weight),
             topology=make_topology(GRAPH, self.n_parties),
             facts=facts,
-            n_rounds=self.algorithm.rounds_before + (setting.rounds if everybody else max(setting.rounds, SOME_ROUNDS)),
+            n_rounds=rounds if everybody else max(rounds, SOME_ROUNDS),
             adjacency=self.adjacency,
             unit=self.unit,
         )
@@ -169,7 +169,7 @@ class Instance:
         changed[: 1 if self.unit == "record" else None] = 0.0
         if self.adjacency == "zero-out":
             first = Shard(X, ones, changed)
-        elif self.algorithm.rounds_before:  # which may not look at labels; the opposite row is the other label's
+        elif self.algorithm.first_rounds:  # which may not look at labels; the opposite row is the other label's
             first = Shard(np.where(changed[:, None] > 0, X, -X), ones, ones)
         else:
             first = Shard(X, changed, ones)

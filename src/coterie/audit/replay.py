@@ -363,7 +363,7 @@ def check(bench: Workbench) -> Measured:
     kind = StateReplay if keeps_state(plan) else Replay
     reports = [
         search(kind(plan, 0, t), n_random=n_random, n_generations=n_generations, seed=bench.seed)
-        for t in range(plan.algorithm.rounds_before + 1)  # a round of each kind
+        for t in range(len(plan.algorithm.first_rounds) + 1)  # a round of each kind
     ]
     report = max(reports, key=lambda one: (not one.passed, one.ratio))
     problems = []

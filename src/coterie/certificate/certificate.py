@@ -399,6 +399,7 @@ def as_markdown(document: dict[str, Any]) -> str:
             ("trust model", f"{trust['model']} ({trust['channel']}): {trust['who_is_trusted']}"),
             ("execution", f"{document['execution']['engine']}: {document['execution']['what']}"),
             ("mechanism", f"{mechanism['algorithm']}: {mechanism['mechanism']}, noise: {mechanism['noise']}"),
+            *((f"round {t}", _moment(one)) for t, one in enumerate(document.get("first_rounds", ()), start=1)),
             *(("after the rounds", _moment(one)) for one in document.get("after_the_rounds", ())),
             ("accountant", f"{accountant['used']}: {accountant['how']}"),
             ("randomness", randomness["source"]),

@@ -119,6 +119,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "trust_model": _trust(plan.algorithm.channel),
         "execution": {"engine": declared.engine, "what": EXECUTION[declared.engine]},
         "mechanism": _mechanism(plan),
+        **({"first_rounds": list(_first_rounds(plan))} if plan.algorithm.first_rounds else {}),
         **({} if plan.moments is None else {"after_the_rounds": list(_after_the_rounds(plan))}),
         "accountant": _accountant(plan, declared.delta, epsilon),
         "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},
@@ -226,6 +227,20 @@ _MOMENTS = {
     "derivatives": "gradient and Hessian of all records as one vector, at the model of stage {}",
     "second_moment": "second moment of the gradients of all records",
 }
+
+
+def _first_rounds(plan: Plan) -> Iterator[dict[str, Any]]:
+    """As `_after_the_rounds`, of rounds that release something else than the algorithm's own steps."""
+    grants, index = plan.issued
+    for t, what in enumerate(plan.algorithm.first_rounds):
+        issued = [grants[place] for place in sorted(set(index[t].tolist()))]
+        ratios = [one.event.gaussian_ratio for one in issued if one.event is not None]
+        yield {
+            "what": f"{what}, of all records",
+            "noise": "gaussian",
+            "noise_std": issued[0].scales.noise_std,
+            "sensitivity_over_noise": max(ratio for ratio in ratios if ratio is not None),
+        }
 
 
 def _after_the_rounds(plan: Plan) -> Iterator[dict[str, Any]]:

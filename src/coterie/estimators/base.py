@@ -16,7 +16,7 @@ from coterie import rules
 from coterie.certificate import Certificate, cautions, make_certificate, price
 from coterie.charts import Bar, Bars
 from coterie.data.checks import positive_number
-from coterie.data.design import make_design, row_norms, split_intercept
+from coterie.data.design import Shortening, make_design, row_norms, split_intercept
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
@@ -41,6 +41,7 @@ class Fitted:
     privacy_: FitPrivacy
     transcript_: Transcript
     inference_: Inference
+    shortening_: Shortening | None
     coef_: np.ndarray
     intercept_: np.ndarray
     n_iter_: int

@@ -275,6 +275,10 @@ def _page(proposal: Proposal) -> str:
         "## What leaves each site, to whom, how often",
         "",
         f"- In each round, {what.format(d=plan.problem.n_coefficients(facts))}.",
+        *(
+            f"- In round {t}, in their place: {other}, as many numbers, noised by the same rule."
+            for t, other in enumerate(plan.algorithm.first_rounds, start=1)
+        ),
         f"- To {to_whom}.",
         "- At the end, a signature under the certificate of the run. Nothing else.",
         "",
