@@ -76,7 +76,8 @@ class BareNvflare:
                 resources = json.loads((local / "resources.json").read_text())
                 resources["class_allow_list"] += ["bare_nvflare.AtServer", "bare_nvflare.AtSite"]
                 (local / "resources.json").write_text(json.dumps(resources))
-        os.environ["PYTHONPATH"] = f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        code = Path(__file__).parent / "nvflare_bare"
+        os.environ["PYTHONPATH"] = f"{code}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
 
     def round_trips(self, place, sizes, n_rounds):
         """Seconds of each."""

@@ -14,6 +14,7 @@ import pytest
 from made import DATA, NAMES, approved, make_sites, plan_of, propose
 
 from coterie.engines.in_process import run
+from coterie.errors import CoterieError
 from coterie.keys import PrivateKeys
 from coterie.privacy.noise import Seeded
 from coterie.relay import nvflare
@@ -158,6 +159,23 @@ def test_a_job_with_code_of_its_own_is_not_run(engine, tmp_path):
 
 def test_runs_complete_whoever_is_killed(tmp_path):
     assert nvflare_kills.main(1, tmp_path) == []
+
+
+def test_a_server_that_does_not_start_is_said_so(tmp_path):
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    hub = folder / "coordinator.sock"
+    nvflare.make_kits(folder / "kits", NAMES, server="localhost", port=nvflare.free_port(), hub=hub)
+    for script in (folder / "kits").glob("*/startup/sub_start.sh"):
+        script.write_text("sleep 600\n")
+    (folder / "kits" / "localhost" / "startup" / "sub_start.sh").write_text("echo no such port; exit 3\n")
+    sockets = {name: tmp_path / f"{name}.sock" for name in NAMES}
+    with (
+        pytest.raises(CoterieError, match="nvflare: localhost ended with code 3: no such port"),
+        on_this_machine("nvflare", folder, sockets) as carry,
+    ):
+        exchanged(carry, NAMES[0], b"anything")
+    assert marked(folder) == []
 
 
 def test_kits_for_separate_machines_have_no_more_secrets_than_they_need(tmp_path):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,13 @@ def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange
         start(processes, kits, "localhost", {HUB: str(folder / "coordinator.sock")})
         for party, path in sockets.items():
             start(processes, kits, names[party], {SITE: str(path)})
-        with _carrying(kits / USER, list(sockets)) as carry:
+        started = ["localhost", *(names[party] for party in sockets)]
+
+        def check() -> None:
+            for name in started:
+                processes.check_started(name)
+
+        with _carrying(kits / USER, list(sockets), check) as carry:
             yield carry
     finally:
         processes.stop()
@@ -76,7 +82,7 @@ def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange
 def between_machines(kit: Path, parties: Sequence[str]) -> Iterator[Exchange]:
     """`kit` is the coordinator's start-up kit; the server runs on this machine, the sites where they like."""
     check_installed()
-    with _carrying(kit, parties) as carry:
+    with _carrying(kit, parties, lambda: None) as carry:
         yield carry
 
 
@@ -217,7 +223,8 @@ def write_job(folder: Path, names: dict[str, str], at_server: str, arguments: di
 
 
 @contextlib.contextmanager
-def _carrying(kit: Path, parties: Sequence[str]) -> Iterator[Exchange]:
+def _carrying(kit: Path, parties: Sequence[str], check: Callable[[], None]) -> Iterator[Exchange]:
+    """check: raises where something that was just started has ended already."""
     content = _read_kit(kit)
     missing = [party for party in parties if party not in content["parties"]]
     if missing:
@@ -225,7 +232,7 @@ def _carrying(kit: Path, parties: Sequence[str]) -> Iterator[Exchange]:
     names = {party: content["parties"][party] for party in parties}
     write_job(kit / "job", names, _AT_SERVER, {"parties": names}, _AT_SITE)
     with Hub.at(Path(content["socket"]), group=content["group"]) as hub:
-        jobs = _Jobs(hub, kit)
+        jobs = _Jobs(hub, kit, check)
         keeping = threading.Thread(target=jobs.keep, daemon=True)
         keeping.start()
         try:
@@ -276,8 +283,8 @@ class Session:
 class _Jobs:
     """Sees to it that there is a job at the hub: submits one, and another when that has ended."""
 
-    def __init__(self, hub: Hub, kit: Path) -> None:
-        self.hub, self.kit = hub, kit
+    def __init__(self, hub: Hub, kit: Path, check: Callable[[], None]) -> None:
+        self.hub, self.kit, self.check = hub, kit, check
         self.stop = threading.Event()
         self._broken: str | None = None
         self._session = Session(kit)
@@ -307,6 +314,8 @@ class _Jobs:
         if self.hub.connected:
             self._reached, self._failures = True, None
             return
+        if self._failures is not None:
+            self.check()
         if time.monotonic() < self._not_before:
             return
         try:

@@ -1,4 +1,4 @@
-"""A round trip of NVIDIA FLARE's Collab interface and nothing else: bytes to every site, bytes back (relay.py)."""
+"""A round trip of NVIDIA FLARE's Collab interface and nothing else: bytes to every site, bytes back (../relay.py)."""
 
 import json
 import os
