@@ -78,6 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
     "network/channels.py": ("unit/test_grid.py", "statistical/test_release_noise.py"),
     "privacy/moments.py": ("unit/test_moments.py",),
+    "privacy/standardising.py": ("unit/test_standardising.py",),
     "privacy/for_engines.py": ("leaks/test_every_door.py", *PEOPLE),
     "inference/releases.py": ("unit/test_moments.py", "unit/test_inference.py"),
     "engines/own_steps.py": (*SITE, "sites/test_parity.py"),

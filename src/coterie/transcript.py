@@ -141,6 +141,8 @@ class Transcript:
             raise InputError(
                 f"public: got {X.shape[1]} features; those of the run, {self.plan.facts.n_features}, are needed"
             )
+        if self.shortening is not None:
+            X = self.shortening.of_design(np.asarray(X), self.plan.facts.row_norm)
         with jax.enable_x64(True):
             losses = []
             for model in models:

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -341,6 +342,22 @@ def test_predictions_are_those_of_the_plain_pipeline_and_of_a_copy():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).decision_function(test), scores)
     np.testing.assert_allclose(fitted.design(test) @ fitted.coefficients_, scores)
     assert model(standardise=None).fit(X, y).shortening_ is None
+
+
+def test_rows_of_a_design_are_shortened_as_the_rows_they_come_from():
+    X, y = table(300)
+    fitted = model().fit(X, y)
+    rows = make_design(5 * X, 1.0, intercept=True)
+    np.testing.assert_allclose(fitted.shortening_.of_design(rows, 1.0), fitted.design(5 * X), atol=1e-12)
+
+
+@pytest.mark.parametrize(("epsilon", "warned"), [(0.01, True), (2.0, False)])
+def test_whoever_standardises_under_too_much_noise_is_told(epsilon, warned):
+    X, y = table(1000)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model(epsilon=epsilon).fit(X, y)
+    assert any("standardising is expected to hurt" in str(one.message) for one in told) is warned
 
 
 def test_regression_and_several_classes():

@@ -4,6 +4,7 @@ import math
 
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
+from coterie.privacy.standardising import standardising_pays
 
 LARGE_EPSILON = 10.0
 # of the noise on a sum of gradients against the largest that the records of all parties can make together
@@ -26,7 +27,25 @@ def cautions(plan: Plan, delta: float) -> tuple[str, ...]:
             "the result is expected to be no better than the majority class: the noise is as large as what all records "
             "together can say; more records, a larger epsilon, fewer features or a trusted sum would help"
         )
+    if plan.algorithm.first_rounds and 0 < epsilon < math.inf:
+        # of a sum of gradients of rows of norm 1 and weight 1
+        noise_std = _unit_moved(plan) * gaussian_multiplier(epsilon, delta) * math.sqrt(_n_noises(plan))
+        if not standardising_pays(noise_std, plan.facts.n_features, n_records):
+            told.append(
+                "standardising is expected to hurt: the noise on sums of columns is as large as what columns can say; "
+                "leave standardise out"
+            )
     return tuple(told)
+
+
+def _unit_moved(plan: Plan) -> int:
+    """How many records' parts of a sum a unit of privacy can move, one put in the place of another counting twice."""
+    unit = max(plan.facts.sizes) if plan.unit == "party" else plan.records_per_person
+    return (2 if plan.adjacency == "replace-one" else 1) * unit
+
+
+def _n_noises(plan: Plan) -> int:
+    return plan.facts.n_parties if plan.algorithm.channel.name in ("broadcast", "token") else 1
 
 
 def noise_share(plan: Plan, epsilon: float, delta: float) -> float:
@@ -36,8 +55,6 @@ def noise_share(plan: Plan, epsilon: float, delta: float) -> float:
     facts, problem = plan.facts, plan.problem
     weights = [problem.largest_record_weight(size, facts) for size in facts.sizes]
     largest_sum = sum(size * weight for size, weight in zip(facts.sizes, weights, strict=True))
-    unit = max(facts.sizes) if plan.unit == "party" else plan.records_per_person
-    moved = (2 if plan.adjacency == "replace-one" else 1) * unit * max(weights)
-    n_noises = facts.n_parties if plan.algorithm.channel.name in ("broadcast", "token") else 1
+    moved, n_noises = _unit_moved(plan) * max(weights), _n_noises(plan)
     coordinates = problem.n_coefficients(facts)
     return moved * gaussian_multiplier(epsilon, delta) * math.sqrt(n_noises * coordinates) / largest_sum

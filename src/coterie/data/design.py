@@ -53,6 +53,12 @@ class Shortening(NamedTuple):
         length = np.linalg.norm(apart * self.scale, axis=1, keepdims=True)
         return bound * (self.centre + apart / np.maximum(length, 1.0))
 
+    def of_design(self, design: np.ndarray, bound: float) -> np.ndarray:
+        """Of rows of a design, whose constant column, if it has one, stays."""
+        features, constant = np.split(design, [len(self.centre)], axis=1)
+        room = math.sqrt(bound**2 - float((constant[:1] ** 2).sum()))
+        return np.column_stack([self(features, room), constant])
+
 
 def make_design(X: np.ndarray, bound: float, *, intercept: bool) -> np.ndarray:
     rows = project_rows(X, bound)
