@@ -511,7 +511,7 @@ RECIPES: dict[str, Callable[[Situation], Chosen]] = {
 # --- from names of fields to an algorithm -----------------------------------------------------------------------------
 
 # papers' slips stay within Python, and plans fill in facts
-_HIDDEN = ("mechanism", "as_published", "n_records", "n_columns")
+_HIDDEN = ("mechanism", "as_published", "n_records", "n_columns", "n_scaled")
 # whoever settles it need not know whether the algorithm's steps are proximal
 _SHORT = {"prox_step": "step"}
 

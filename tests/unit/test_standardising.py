@@ -21,6 +21,7 @@ from coterie.certificate import make_certificate
 from coterie.data.design import make_design
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run, run_many
+from coterie.engines.inputs import numbers_in
 from coterie.errors import InputError
 from coterie.estimators import exact
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
@@ -229,6 +230,11 @@ def test_plans_run_side_by_side_as_they_run_alone():
         np.testing.assert_allclose(together.models, run(plan, fed, noise=Seeded(6)).models, rtol=1e-9)
 
 
+def test_other_noise_and_other_steps_are_no_other_program():
+    plan = plan_of(descent(Curator(), momentum=0.5), federation())
+    assert set(numbers_in(plan).arguments) == {"step", "momentum", "mechanism.column_std"}
+
+
 def test_a_saved_transcript_leads_to_the_same_model(tmp_path):
     fed = federation()
     transcript = run(plan_of(descent(Curator()), fed), fed, noise=Seeded(1))
@@ -290,7 +296,7 @@ def test_the_certificate_recomputes_and_the_plan_survives_json():
 def test_facts_are_filled_in_and_others_are_refused():
     fed = federation()
     plan = plan_of(descent(Curator()), fed)
-    assert (plan.algorithm.n_records, plan.algorithm.n_columns) == (120, 4)
+    assert (plan.algorithm.n_records, plan.algorithm.n_columns, plan.algorithm.n_scaled) == (120, 4, 3)
     forged = json.loads(plan.to_json())
     forged["algorithm"]["n_records"] = 12
     with pytest.raises(InputError, match="n_records: got 12; the data have 120"):

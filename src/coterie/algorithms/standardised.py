@@ -39,7 +39,8 @@ class StandardisedState(NamedTuple):
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StandardisedGradientDescent(Descent[StandardisedGrant]):
-    """`n_records`, of all parties, and `n_columns` are public facts, which a plan fills in."""
+    """`n_records` of all parties, `n_columns`, and `n_scaled` of columns that are not constant are filled in by a plan
+    from public facts."""
 
     mechanism: StandardisedGradient
     regulariser: Regulariser
@@ -49,13 +50,15 @@ class StandardisedGradientDescent(Descent[StandardisedGrant]):
     averaging: Averaging = "last"
     n_records: int = 0
     n_columns: int = 0
+    n_scaled: int = 0
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
     first_rounds: ClassVar[tuple[str, ...]] = ("sums of columns", "sums of squares of columns")
     citation: ClassVar[str] = "bassily-smith-thakurta-2014"
 
     def for_facts(self, facts: Facts) -> "StandardisedGradientDescent":
-        known = {"n_records": sum(facts.sizes), "n_columns": facts.n_features}
+        n_scaled = facts.n_features - (self.mechanism.constant_share > 0)
+        known = {"n_records": sum(facts.sizes), "n_columns": facts.n_features, "n_scaled": n_scaled}
         for name, value in known.items():
             if getattr(self, name) not in (0, value):
                 raise InputError(f"{name}: got {getattr(self, name)}; the data have {value}")
@@ -93,24 +96,23 @@ class StandardisedGradientDescent(Descent[StandardisedGrant]):
     def _scaling(self, sums, squares, n_parties):
         """Centre and scale of every column; those of the constant one are 0, and nobody reads them."""
         A, B = (released.reshape(self.n_columns, -1)[:, 0] for released in (sums, squares))
-        n, n_constant = self.n_records, int(self.mechanism.constant_share > 0)
+        n, centred = self.n_records, float(self.n_scaled < self.n_columns)
         noises = self.channel.noise(n_parties).total if self.channel.aggregates else math.sqrt(n_parties)
         s = self.mechanism.column_std * noises / n
-        moving = jnp.where(jnp.arange(self.n_columns) < self.n_columns - n_constant, 1.0, 0.0)
-        m = A / n * moving * float(n_constant)
+        moving = jnp.where(jnp.arange(self.n_columns) < self.n_scaled, 1.0, 0.0)
+        m = A / n * moving * centred
         v = B / n - m**2
         n_seen = jnp.where(v > 2 * s, moving, 0.0).sum()
         n_seen = jnp.where(n_seen > 0, n_seen, moving.sum())
         return m, moving / jnp.sqrt(jnp.maximum(v, s) * n_seen)
 
     def shortening(self, public):
-        features = slice(0, self.n_columns - (self.mechanism.constant_share > 0))
-        return public.centre[features], public.scale[features]
+        return public.centre[: self.n_scaled], public.scale[: self.n_scaled]
 
     def models(self, public):
         coefficients = public.descent.average.reshape(self.n_columns, -1)
         of_columns = coefficients * public.scale[:, None]
-        if self.mechanism.constant_share > 0:
+        if self.n_scaled < self.n_columns:
             shift = (public.centre[:, None] * of_columns).sum(axis=0) / self.mechanism.constant_share
             of_columns = of_columns.at[-1].set(coefficients[-1] - shift)
         return of_columns.reshape(1, -1)
