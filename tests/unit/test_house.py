@@ -94,3 +94,19 @@ print(len(loaded()) > 1)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["[]", "True"]
+
+
+def ignored_and_tracked(folder):
+    """Files of a repository that its own .gitignore would keep out, and the build of a wheel with them."""
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_no_file_of_the_package_is_left_out_of_a_wheel(tmp_path):
+    assert ignored_and_tracked(ROOT) == []
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "x.py").touch()
+    for command in (["init", "-q"], ["add", "site/x.py"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("site/\n")
+    assert ignored_and_tracked(tmp_path) == ["site/x.py"]

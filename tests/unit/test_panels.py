@@ -1,6 +1,7 @@
 """Reproduced figures can be read: legends beside the curves, numbers as people write them, words for methods."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -40,6 +41,21 @@ def test_ticks_of_logarithmic_axes_are_plain_numbers(y):
     shown = texts(drawn("log", "loss", [0.5, 1, 8], y, yscale="log").yaxis)
     assert 3 <= len(shown) <= 8
     assert all(float(text) > 0 for text in shown)
+
+
+@pytest.mark.parametrize("x", [[0.01, 0.1, 1.0], [0.02, 0.4, 5.0], [0.3, 9.0, 240.0], [1e-3, 1.0, 1e4]])
+def test_numbers_along_a_narrow_axis_do_not_touch(x):
+    picture, axes = grid(1, 4, size=(3.4, 3.2))
+    for panel in axes[0]:
+        plot(panel, [Curve("a", "b", np.array(x), np.array([1.0, 2.0, 3.0]))], {})
+        finish(panel, "title", "ε", "loss", xscale="log")
+    picture.savefig(io.BytesIO())
+    low, high = axes[0, 1].get_xlim()
+    boxes = [
+        tick.label1.get_window_extent() for tick in axes[0, 1].xaxis.get_major_ticks() if low <= tick.get_loc() <= high
+    ]
+    assert len(boxes) >= 2
+    assert all(left.x1 + 2 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_methods_have_words():

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 BARS = 20  # ranges over runs are drawn at about so many places
+INCHES_PER_NUMBER = 0.42  # along an axis of numbers as people write them
 # what a reader of a legend cannot know
 WORDS = {
     "M1": "ADMM, each party's moves noised",
@@ -45,9 +46,10 @@ def finish(axes: Any, title: str, xlabel: str, ylabel: str, *, legend: bool = Tr
     axes.set_title(title, fontsize=10)
     axes.set(xlabel=xlabel, ylabel=ylabel, **settings)
     axes.spines[["top", "right"]].set_visible(False)
-    for axis in (axes.xaxis, axes.yaxis):
+    width = axes.figure.get_figwidth() * axes.get_position().width
+    for axis, most in ((axes.xaxis, min(8, int(width / INCHES_PER_NUMBER))), (axes.yaxis, 8)):
         if axis.get_scale() == "log":
-            _plain_ticks(axis)
+            _plain_ticks(axis, most)
     if ylabel == ERROR:
         from matplotlib.ticker import PercentFormatter
 
@@ -57,16 +59,17 @@ def finish(axes: Any, title: str, xlabel: str, ylabel: str, *, legend: bool = Tr
         axes.legend(fontsize=7.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
 
 
-def _plain_ticks(axis: Any) -> None:
-    """Numbers as people write them, as many as fit the range: 0.1, 0.2, 0.5 and not 2 × 10^-1."""
+def _plain_ticks(axis: Any, most: int) -> None:
+    """Numbers as people write them, as many as there is room for: 0.1, 0.2, 0.5 and not 2 × 10^-1."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axis.get_view_interval()
     decades = np.log10(high / low)
     if decades < 1:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(MaxNLocator(min(5, most)))
     else:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,), numticks=8))
+        fits = (subs for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)) if len(subs) * decades <= most)
+        axis.set_major_locator(LogLocator(subs=next(fits, (1.0,)), numticks=most))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
