@@ -11,7 +11,6 @@ is about a third, with ten draws of the noise.
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -22,23 +21,22 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, NoisyGradientDescent, SumNoisedADMM
-from coterie.data import Federation
-from coterie.engines.in_process import run
-from coterie.network.channels import Curator
-from coterie.network.selection import EVERYBODY_WORKS, Poisson, Sample
-from coterie.plan import Plan
+from coterie.papers.fixed_point.figure_1 import (
+    DELTA,
+    KAPPA,
+    PUBLIC_DATA,
+    RATE,
+    SAMPLED,
+    TEST_DATA,
+    P,
+    Setting,
+    objective,
+    plan_of,
+)
+from coterie.papers.fixed_point.figure_1 import models as models_of
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, PoissonGaussian
-from coterie.privacy.mechanisms import GaussianGradient
-from coterie.privacy.noise import Seeded
-from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
-from coterie.problems import L1, Problem, Squared
 
-N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
-# the universal threshold for columns of norm sqrt(N/P)
-KAPPA = LABEL_STD * math.sqrt(2 * math.log(P) / N) / math.sqrt(P)
-PROBLEM = Problem(loss=Squared(), regulariser=L1(KAPPA), record_weight=1 / N)
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
 METHODS = ("M1", "M2", "M3", "DP-SGD", "DP-GD")
 # a proximal step of one record moves like a gradient step of length step/(1 + step), so it takes more rounds
@@ -47,72 +45,13 @@ GRADIENT = {"rounds": (3, 10, 30, 100, 300, 1000), "steps": (0.25, 1.0, 4.0, 16.
 GRIDS = {"M1": PROXIMAL, "M2": PROXIMAL, "M3": PROXIMAL, "DP-SGD": GRADIENT, "DP-GD": GRADIENT}
 MOST_ROUNDS = {"M1": 300}  # more of them never helped it, and everybody draws noise of their own
 CLIPS = (0.1, 0.3)
-PUBLIC_SEEDS, TEST_SEED = (1, 2), 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """`step` is that of gradient descent on the mean loss; what is clipped at `clip` is a gradient, or step * gradient
-    where the step is proximal."""
-
-    rounds: int
-    step: float
-    clip: float
-    averaging: str = "last"
-
-
-@functools.cache
-def draw(seed):
-    """(federation of people, test rows, test labels)."""
-    rng = np.random.default_rng(seed)
-    truth = np.zeros(P)
-    truth[rng.choice(P, SUPPORT, replace=False)] = rng.random(SUPPORT)
-    A = rng.normal(size=(2 * N, P))
-    A /= np.linalg.norm(A, axis=1, keepdims=True)
-    b = A @ truth + LABEL_STD * rng.normal(size=2 * N)
-    people = Federation.from_arrays(A[:N], b[:N], parties=np.arange(N), label_bound=2.0, min_records=1)
-    return people, A[N:], b[N:]
-
-
-def objective(models, A, b):
-    return 0.5 * np.mean((models @ A.T - b) ** 2, axis=-1) + KAPPA * np.abs(models).sum(axis=-1)
-
-
-def algorithm(method, setting, multiplier=1.0):
-    noise, regulariser = {"noise_multiplier": multiplier}, PROBLEM.regulariser
-    proximal = {"prox_step": setting.step * N, "relaxation": 0.5, **noise}
-    secret = Poisson(probability=RATE, seed=None)
-    if method == "M1":
-        mechanism = LocalNoise(**proximal, clip=setting.clip)
-        return LocallyNoisedADMM(
-            mechanism=mechanism, regulariser=regulariser, selection=Sample(count=int(RATE * N), seed=0)
-        )
-    if method == "M2":
-        mechanism = SumNoise(**proximal, clip=setting.clip)
-        return SumNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator(), selection=secret)
-    if method == "M3":
-        mechanism = BroadcastNoise(**proximal, clip=setting.clip / setting.step)
-        return BroadcastNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator())
-    return NoisyGradientDescent(
-        mechanism=GaussianGradient(**noise, clip=setting.clip),
-        regulariser=regulariser,
-        step=setting.step,
-        channel=Curator(),
-        selection=secret if method == "DP-SGD" else EVERYBODY_WORKS,
-    )
-
-
-def plan_of(method, setting, multiplier=1.0):
-    facts = draw(TEST_SEED)[0].facts  # equal for all
-    built = algorithm(method, setting, multiplier)
-    return Plan.make(built, PROBLEM, "unrestricted", facts, rounds=setting.rounds, adjacency="zero-out", unit="party")
 
 
 def calibrate(cell):
     """The least noise multiplier, to 0.1 %; it depends on nothing but (method, rounds, epsilon)."""
     method, rounds, epsilon = cell
-    sampled = method in ("M2", "DP-SGD")
-    count = plan_of("M1", Setting(rounds, 8.0, 0.1)).most_charged if method == "M1" else rounds
+    sampled = method in SAMPLED
+    count = plan_of("M1", Setting(rounds, 8.0, 0.1), 1.0).most_charged if method == "M1" else rounds
 
     def loss(multiplier, accountant):
         event = PoissonGaussian(1 / multiplier, RATE) if sampled else Gaussian(1 / multiplier)
@@ -131,12 +70,9 @@ def calibrate(cell):
     return high
 
 
-def models(method, setting, multiplier, seed, repeats):
-    """Both ways to read a model off one run, {averaging: (repeat, coefficient)}."""
-    plan = plan_of(method, setting, multiplier)
-    by_round = run(plan, draw(seed)[0], noise=Seeded(1000 + seed), repeats=repeats).models_by_round
-    weights = np.arange(1, setting.rounds + 1)
-    return {"last": by_round[:, -1], "linear": np.tensordot(by_round, weights / weights.sum(), axes=(1, 0))}
+def models(method, setting, multiplier, data, repeats):
+    """Ways to read a model off one run, {averaging: (repeat, coefficient)}."""
+    return models_of(method, setting, multiplier, data=data, noise=1000 + data, repeats=repeats)
 
 
 def tune(task):
@@ -145,20 +81,19 @@ def tune(task):
     found = []
     for clip, (epsilon, multiplier) in itertools.product(clips, multipliers.items()):
         setting, scores = Setting(rounds, step, clip), {"last": [], "linear": []}
-        for seed in PUBLIC_SEEDS:
-            _, A, b = draw(seed)
-            for averaging, model in models(method, setting, multiplier, seed, repeats).items():
-                scores[averaging].extend(objective(model, A, b))
+        for data in PUBLIC_DATA:
+            found_models = models(method, setting, multiplier, data, repeats)
+            for averaging, values in scores.items():
+                values.extend(objective(found_models[averaging], data))
         found += [(method, epsilon, dataclasses.replace(setting, averaging=a), np.mean(s)) for a, s in scores.items()]
     return found
 
 
 def evaluate(task):
     method, epsilon, setting, multiplier, repeats = task
-    _, A, b = draw(TEST_SEED)
-    values = objective(models(method, setting, multiplier, TEST_SEED, repeats)[setting.averaging], A, b)
+    values = objective(models(method, setting, multiplier, TEST_DATA, repeats)[setting.averaging], TEST_DATA)
     plan = plan_of(method, setting, multiplier)
-    certified = plan.epsilon(DELTA, accountant="pld" if method in ("M2", "DP-SGD") else "best")
+    certified = plan.epsilon(DELTA, accountant="pld" if method in SAMPLED else "best")
     assert certified <= epsilon * (1 + 1e-9), (method, certified, epsilon)
     return {
         "method": method,
@@ -172,10 +107,8 @@ def evaluate(task):
 
 def reference():
     """Test objective of the exact minimiser, and of doing nothing."""
-    exact = plan_of("DP-GD", Setting(3000, 64.0, 100.0), 1e-12)
-    people, A, b = draw(TEST_SEED)
-    best = run(exact, people, noise=Seeded(0)).models[0]
-    return {"exact": float(objective(best, A, b)), "zero": float(objective(np.zeros(P), A, b))}
+    exact = models("DP-GD", Setting(3000, 64.0, 100.0), 1e-12, TEST_DATA, 1)["last"][0]
+    return {"exact": float(objective(exact, TEST_DATA)), "zero": float(objective(np.zeros(P), TEST_DATA))}
 
 
 def main():

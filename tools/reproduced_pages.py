@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from coterie.citations import CITATIONS
-from coterie.papers.registry import MODULES
+from coterie.papers.figure import MODULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 LARGEST_PICTURE = 150_000  # bytes

@@ -20,7 +20,6 @@ from coterie.algorithms.algorithm import Algorithm
 from coterie.charts import Lines, Network, Series, table_html
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
-from coterie.limits import check_size, check_text
 from coterie.network.channels import Curator
 from coterie.network.selection import All, Poisson, Walk
 from coterie.network.topology import Topology, make_topology
@@ -33,7 +32,7 @@ from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, pack
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems.problem import Problem, Records
-from coterie.serialise import canonical, decode, digest, serialisable
+from coterie.serialise import canonical, check_size, decode, digest, read_json, serialisable
 
 MOST_LINES, MOST_POINTS, MOST_DRAWN = 4, 30, 40  # that can be told apart in a picture
 
@@ -502,11 +501,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        check_text("plan", text)
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"plan: not valid JSON ({error})") from None
+        content = read_json("plan", text)
         check_size(content)
         plan = decode(content)
         if not isinstance(plan, cls):

@@ -21,6 +21,7 @@ from coterie.data import Federation
 from coterie.engines import argmin, own_steps, rounds
 from coterie.engines.in_process import PATHS, Paths, Work, choose, run, run_many
 from coterie.engines.inputs import Inputs
+from coterie.engines.xla import set_up
 from coterie.errors import InputError, LocalSolveError
 from coterie.minimisers import matrices
 from coterie.minimisers.native.minimiser import Native
@@ -162,6 +163,21 @@ def test_it_runs_and_releases_what_the_general_path_releases(case, monkeypatch):
     right = run(plan, data, noise=Seeded(5), repeats=REPEATS, paths=dataclasses.replace(GENERAL, cached_bytes=2**40))
     np.testing.assert_allclose(found.releases, right.releases, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found.models, right.models, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", ["all repeats", "together", "dense rows", "sparse rows"])
+def test_one_party_by_itself_releases_the_same(case):
+    path, plan, data, paths = CASES[case]
+    if path in NEED_NUMBA:
+        pytest.importorskip("numba")
+    right = run(plan, data, noise=Seeded(5), paths=dataclasses.replace(GENERAL, cached_bytes=2**40)).releases[0]
+    with set_up():
+        party = own_steps.OneParty(plan, 1, data.shards[1], Seeded(5), paths=paths)
+        assert party.steps.path == path
+        for t in range(2):
+            party.private, sent = party.work()
+            np.testing.assert_allclose(sent, right[t, 1], rtol=1e-8, atol=1e-9)
+            party.hear(right[t])
 
 
 def work(plan, data, paths, repeats=REPEATS, impairments=None):

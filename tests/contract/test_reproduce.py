@@ -13,9 +13,8 @@ import pytest
 from coterie.citations import CITATIONS
 from coterie.errors import InputError
 from coterie.papers import runner
-from coterie.papers.figure import Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, printed
+from coterie.papers.figure import MODULES, Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, find, printed
 from coterie.papers.panels import finish, grid, plot
-from coterie.papers.registry import MODULES, find
 from coterie.papers.runner import reproduce
 
 FILES = {"figure.png", "curves.csv", "claims.json", "settings.json", "page.md"}
@@ -223,9 +222,9 @@ def test_a_paper_figure_is_deterministic(penalty):
 
 
 def test_certified_losses_agree_with_the_plan(penalty):
+    from coterie.papers.bounds import published_bound
     from coterie.papers.measures import DELTA, certified_by_round, published_by_round
     from coterie.papers.penalty.figures_2_to_4 import UNEVEN
-    from coterie.papers.published import published_bound
 
     plan = UNEVEN.plan("red", Scale(runs=1, iterations=3))
     pure, approximate = certified_by_round(plan)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from coterie.papers import runner
-from coterie.papers.figure import Curve, Curves, Scale
+from coterie.papers.bounds import published_bound
+from coterie.papers.figure import Curve, Curves, Scale, find
 from coterie.papers.fixed_point import figure_1 as fixed_point
 from coterie.papers.frontier import diffprivlib as frontier_diffprivlib
 from coterie.papers.frontier import figure as frontier
 from coterie.papers.frontier import methods as frontier_methods
 from coterie.papers.frontier import published as frontier_published
 from coterie.papers.measures import APPROXIMATE, PUBLISHED, PURE
-from coterie.papers.published import published_bound
 from coterie.papers.recycled import figure_1 as convergence
 from coterie.papers.recycled import figure_5 as comparison
 from coterie.papers.recycled import figures_3_and_4 as settings
@@ -26,7 +26,6 @@ from coterie.papers.recycled.experiment import (
     recycled,
     with_published_total,
 )
-from coterie.papers.registry import find
 from coterie.papers.runner import reproduce
 from coterie.schedules import Schedule
 

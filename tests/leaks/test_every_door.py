@@ -1,10 +1,12 @@
 """One door in every engine: with the doors shut, nothing comes out of any path.
 
-Doors are the functions of `privacy.release` that make a release. Each path of the engine's table, the cluster engine
-and evaluations run once with the doors open, which shows which path ran, and once with every door raising.
+Doors are the functions of `privacy.release` that make a release. Each path of the engine's table, the cluster engine,
+sites, evaluations and the releases for intervals run with every door raising; the paths also with the doors open, which
+shows which path ran.
 """
 
 import dataclasses
+import inspect
 import sys
 from pathlib import Path
 
@@ -13,12 +15,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import coterie.audit
-from coterie import evaluate
+from coterie import Privacy, evaluate, rules
 from coterie.algorithms import LocallyNoisedADMM, NoisyGradientDescent, PrimalPerturbedADMM
 from coterie.audit.instances import REGULARISER
 from coterie.engines import argmin, mpi, own_steps, people, rounds
 from coterie.engines.in_process import run
 from coterie.engines.xla import set_up
+from coterie.inference import releases
 from coterie.network.channels import Curator, PairwiseSum
 from coterie.plan import Plan
 from coterie.privacy import for_engines, grants, proximal, release
@@ -27,15 +30,21 @@ from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import OutputPerturbation
 from coterie.privacy.pairs import PairStreams
 from coterie.privacy.proximal import LocalNoise
+from coterie.problems import Logistic, Problem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 from test_paths import CASES, NEED_NUMBA
 
-DOORS = ("seal", "seal_total", "seal_masked", "seal_kernel")
+DOORS = [
+    name
+    for name, function in inspect.getmembers(release, inspect.isfunction)
+    if inspect.get_annotations(function).get("return") is release.Release
+]
 COMPILED = (
     rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, for_engines.check_kernel,
     own_steps._compiled,
 )  # fmt: skip
+JITTED = (releases._each_alone, releases._contributed)
 
 
 class DoorIsShutError(Exception):
@@ -46,6 +55,8 @@ def fresh_programs():
     """What was compiled with one kind of door must not be used with another."""
     for kept in COMPILED:
         kept.cache_clear()
+    for kept in JITTED:
+        kept.clear_cache()
 
 
 @pytest.fixture
@@ -62,6 +73,10 @@ def doors_shut(monkeypatch):
     fresh_programs()
     yield
     fresh_programs()
+
+
+def test_all_doors_are_known():
+    assert DOORS == ["seal", "seal_kernel", "seal_masked", "seal_total"]
 
 
 def path_of(case):
@@ -109,20 +124,33 @@ class Alone:
         pass
 
 
-@pytest.mark.parametrize("case", ["all repeats", "dense rows", "everybody"])
-def test_nothing_leaves_the_cluster_engine_either(case, doors_shut):
+OWN_STEPS = [case for case, (path, *_) in CASES.items() if path in own_steps.PATHS and "a few" not in case]
+
+
+def test_every_path_of_own_steps_has_a_case():
+    assert {CASES[case][0] for case in OWN_STEPS} == {*own_steps.PATHS}
+
+
+@pytest.mark.parametrize("case", [*OWN_STEPS, "everybody"])
+def test_nothing_leaves_the_cluster_engine_either(case, doors_shut, monkeypatch):
     _, plan, data, paths = CASES[case]
-    path_of(case)
+    path, taken, choose = path_of(case), [], own_steps.choose
+    monkeypatch.setattr(own_steps, "choose", lambda work: taken.append(choose(work)) or taken[-1])
     with pytest.raises(DoorIsShutError):
         mpi.run(plan, lambda party: data.shards[party], noise=Seeded(5), comm=Alone(), paths=paths)
+    # people have no path of their own there
+    assert [choice.path.name for choice in taken] == ["general" if path == "people" else path]
 
 
-@pytest.mark.parametrize("case", ["all repeats", "dense rows"])
+@pytest.mark.parametrize("case", OWN_STEPS)
 def test_nothing_leaves_a_site_either(case, doors_shut):
-    _, plan, data, _ = CASES[case]
-    path_of(case)
-    with set_up(), pytest.raises(DoorIsShutError):
-        own_steps.OneParty(plan, 1, data.shards[1], Seeded(5)).work()
+    _, plan, data, paths = CASES[case]
+    path = path_of(case)
+    with set_up():
+        party = own_steps.OneParty(plan, 1, data.shards[1], Seeded(5), paths=paths)
+        assert party.steps.path == path
+        with pytest.raises(DoorIsShutError):
+            party.work()
 
 
 def sum_plan(channel):
@@ -158,6 +186,27 @@ def test_nothing_leaves_an_evaluation_either(trust, doors_shut):
     promise = {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}
     with pytest.raises(DoorIsShutError):
         evaluate(model, X, y, **promise, parties=np.repeat([0, 1], 20), trust=trust)
+
+
+def plan_with_moments(trust):
+    facts = CASES["all repeats"][2].facts
+    promise = Privacy(epsilon=2.0, delta=1e-6, adjacency="replace-one", trust=trust)
+    problem = Problem(loss=Logistic(), regulariser=REGULARISER, record_weight=1.0)
+    return rules.make_plan(problem, facts, promise, rules.Settled(rounds=2), rules.Wanted(robust=True))
+
+
+# made while the doors are open, for the check of the information flow goes through them
+WITH_MOMENTS = {trust: plan_with_moments(trust) for trust in ("none", "curator", "secure-sum")}
+
+
+@pytest.mark.parametrize("trust", WITH_MOMENTS)
+def test_no_moments_for_intervals_leave_either(trust, doors_shut):
+    plan, data = WITH_MOMENTS[trust], CASES["all repeats"][2]
+    moments = plan.moment_grants(0)
+    assert len({moment.purpose for moment in moments}) > 1
+    for moment in moments:
+        with pytest.raises(DoorIsShutError):
+            releases.release(plan, data, moment.purpose, moment.stage, np.zeros(data.facts.n_features), Seeded(5))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM
+from coterie.algorithms import NoisyCoordinateDescent, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.data import Federation
 from coterie.errors import InputError, LeakError, PrivacyPreconditionError
 from coterie.facts import Facts
@@ -274,9 +274,10 @@ def gradient_descent(channel):
 
 
 def test_a_contribution_needs_a_channel_that_aggregates():
-    make(gradient_descent(Curator()))
+    settings = {"mechanism": GaussianGradient(noise_multiplier=5.0), "regulariser": L2(1.0), "step": 0.1}
+    make(NoisyCoordinateDescent(**settings, channel=Curator()))
     with pytest.raises(LeakError, match="got Contribution"):
-        make(gradient_descent(Broadcast()))
+        make(NoisyCoordinateDescent(**settings, channel=Broadcast()))
 
 
 def test_an_altered_contribution_is_refused():

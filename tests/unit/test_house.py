@@ -89,7 +89,7 @@ for module in pkgutil.walk_packages(coterie.cli.__path__, "coterie.cli."):
     importlib.import_module(module.name)
 loaded = lambda: sorted(name for name in sys.modules if name.startswith(("coterie.papers", "coterie.audit")))
 print(loaded())
-import coterie.papers.registry
+import coterie.papers.figure
 print(len(loaded()) > 1)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

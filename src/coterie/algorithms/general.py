@@ -72,13 +72,13 @@ class GeneralADMM(Algorithm[ImageGrant]):
     def init(self, topology, d) -> tuple[Any, Any]:
         if self.mechanism.A.shape[1] != d:
             raise InputError(f"A: got {self.mechanism.A.shape[1]} columns; there are {d} coefficients")
-        u = jnp.zeros(len(self.c))  # type: ignore[arg-type]
+        u = jnp.zeros(self.mechanism.A.shape[0])
         z = self._z(u)
         return ConstraintState(u, z, z), ()
 
     def inbox(self, t, public, topology):
-        basis = jnp.asarray(self.mechanism.basis)
-        towards = jnp.asarray(self.c) - 2 * self.B.times(public.z) - public.u  # type: ignore[union-attr]
+        basis, (B, c) = jnp.asarray(self.mechanism.basis), self._constraint
+        towards = c - 2 * B.times(public.z) - public.u
         return (basis.T @ self.mechanism.A.transposed.times(towards))[None], basis[None]
 
     def local(self, grant: ImageGrant, problem, records, private, inbox, noise):
@@ -87,17 +87,23 @@ class GeneralADMM(Algorithm[ImageGrant]):
 
     def combine(self, t, public, received, topology):
         image = self.mechanism.A.times(jnp.asarray(self.mechanism.basis) @ received[0])
-        residual = image + self.B.times(public.z) - jnp.asarray(self.c)  # type: ignore[union-attr]
-        u = public.u + 2 * self.relaxation * residual
+        B, c = self._constraint
+        u = public.u + 2 * self.relaxation * (image + B.times(public.z) - c)
         z = self._z(u)
         return ConstraintState(u, z, running_average(self.averaging, t, public.average, z))
 
     def models(self, public):
         return public.average[None]
 
+    @property
+    def _constraint(self) -> tuple[Matrix, jax.Array]:
+        """B and c, which are there once the algorithm is made."""
+        assert self.B is not None
+        return self.B, jnp.asarray(self.c)
+
     def _z(self, u):
         """argmin regulariser(z) + |B z + u|^2 / (2 gamma): a least-squares problem with the rows of B as records."""
-        B = self.B.dense  # type: ignore[union-attr]
+        B = self._constraint[0].dense
         rows = Records(jnp.asarray(B), -u, jnp.full(len(B), 1 / self.mechanism.prox_step))
         largest = jnp.linalg.norm(B.T @ u) / self.mechanism.prox_step
         start = jnp.zeros(B.shape[1])

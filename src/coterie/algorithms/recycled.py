@@ -77,8 +77,9 @@ class RecycledADMM(GraphADMM):
         heard_odd = topology.hear(public.heard_odd, public.odd, received)
         differences = gap(topology, heard_odd)
         dual = public.dual + self._dual_step(t) / 2 * differences  # eq. (15)
-        pulls = 2 * degrees * received - degrees * public.f - heard_sum(topology, public.heard)
-        slope = (self._dual_step(t) + penalty) * differences - penalty * pulls
+        # twice the way from the points between neighbours that the odd step was held to
+        from_midpoints = 2 * degrees * received - degrees * public.f - heard_sum(topology, public.heard)
+        slope = (self._dual_step(t) + penalty) * differences - penalty * from_midpoints
         even = received - slope / (2 * penalty * degrees + self.recycle_weight)  # eq. (19)
         heard = topology.hear(public.heard, public.f, even)
         average = running_average(self.averaging, t, public.average, received)

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 from scipy.stats import binom
 
-from coterie.audit.finding import Measured
+from coterie.audit.finding import Measured, largest
 from coterie.audit.game import train
 from coterie.audit.recording import Prepared, Workbench, unit_draws
 from coterie.data.federation import Federation, Shard
@@ -31,14 +31,11 @@ EPSILON = 6.0  # noise for which so few canaries tell something
 
 def epsilon_lower_bound(n_canaries: int, n_guesses: int, n_right: int, *, delta: float, false_alarm: float) -> float:
     """The largest loss that this many right guesses refute."""
-    low, high = 0.0, 30.0
-    if _chance(n_canaries, n_guesses, n_right, low, delta) > false_alarm:
-        return 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        refuted = _chance(n_canaries, n_guesses, n_right, middle, delta) <= false_alarm
-        low, high = (middle, high) if refuted else (low, middle)
-    return low
+
+    def refuted(epsilon: float) -> bool:
+        return _chance(n_canaries, n_guesses, n_right, epsilon, delta) <= false_alarm
+
+    return largest(refuted, 0.0, 30.0) if refuted(0.0) else 0.0
 
 
 def _chance(n_canaries: int, n_guesses: int, n_right: int, epsilon: float, delta: float) -> float:
@@ -54,13 +51,12 @@ def check(bench: Workbench) -> Measured:
     everybody = isinstance(instance.algorithm.selection, All)
     records_in_or_out = (instance.unit, instance.adjacency) == ("record", "zero-out")
     if not (everybody and records_in_or_out and instance.algorithm.mechanism.law == "gaussian"):
-        detail = "for records that are in or out, where everybody works and noise is Gaussian"
-        return Measured(stated=bench.stated, applicable=False, detail=detail)
+        return bench.not_applicable("for records that are in or out, where everybody works and noise is Gaussian")
     setting = dataclasses.replace(instance.light, n_features=n, first_party=n, rounds=1, epsilon=EPSILON)
     try:
         plan = instance.plan(setting)
     except InputError as error:
-        return Measured(stated=bench.stated, applicable=False, detail=f"no plan with so many features: {error}")
+        return bench.not_applicable(f"no plan with so many features: {error}")
     rng = np.random.default_rng([bench.seed, n])
     coins, seen = zip(*(_one_run(plan, rng) for _ in range(2)), strict=True)
     score = train(seen[0][coins[0] == 1], seen[0][coins[0] == 0])(seen[1])

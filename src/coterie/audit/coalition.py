@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.audit.finding import Measured
 from coterie.audit.gaussian_view import GaussianPair, compared
-from coterie.audit.recording import Workbench
+from coterie.audit.recording import Affine, Workbench, with_probes
 from coterie.data.federation import Federation
 from coterie.network.channels import PairwiseSum
 from coterie.network.selection import All
@@ -24,7 +24,7 @@ from coterie.privacy.pairs import PairStreams
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import Records
 
-_AFFINE = 1e-6
+_ASTRAY = 1e-6  # of the largest deviation of a message
 
 
 class _Prepared:
@@ -84,7 +84,7 @@ def check(bench: Workbench) -> Measured:
     plan, n = bench.plan, bench.plan.facts.n_parties
     channel = plan.algorithm.channel
     if not isinstance(channel, PairwiseSum) or not isinstance(plan.algorithm.selection, All):
-        return Measured(stated=bench.stated, applicable=False, detail="no messages whose noise cancels")
+        return bench.not_applicable("no messages whose noise cancels")
     honest = n - channel.colluders
     edges = np.asarray(channel.partners(n).edges)
     d = plan.problem.n_coefficients(plan.facts)
@@ -95,26 +95,22 @@ def check(bench: Workbench) -> Measured:
     round_of, member, _ = np.unravel_index(places, shape)
     of_pair = member >= n
     random = np.random.default_rng(bench.seed).standard_normal((8, len(places)))
-    noise = np.zeros((1 + len(places) + len(random), np.prod(shape)))
-    noise[:, places] = np.concatenate([np.zeros((1, len(places))), np.eye(len(places)), random])
-    own, pairs = np.split(noise.reshape(-1, *shape), [n], axis=2)
-    means, factors = [], []
+    noise = with_probes(random)
+    everywhere = np.zeros((len(noise), np.prod(shape)))
+    everywhere[:, places] = noise
+    own, pairs = np.split(everywhere.reshape(-1, *shape), [n], axis=2)
+    views = []
     for data in bench.pair:
-        seen = messages(plan, data, own, pairs)[:, :, :honest].reshape(len(noise), -1)
-        factor = (seen[1 : 1 + len(places)] - seen[0]).T
-        deviation = np.linalg.norm(factor, axis=1) + np.finfo(float).tiny
-        error = float(np.max(np.abs(seen[1 + len(places) :] - seen[0] - random @ factor.T) / deviation))
-        if error > _AFFINE:
-            detail = f"messages are not affine in the noise (off by {error:.1e} deviations)"
-            return Measured(stated=bench.stated, applicable=False, detail=detail)
-        by_round = factor.reshape(plan.n_rounds, honest, d, -1)[..., of_pair]
+        view = Affine.of(noise, messages(plan, data, own, pairs)[:, :, :honest].reshape(len(noise), -1))
+        if not view.holds:
+            return bench.not_applicable(f"messages are not affine in the noise (off by {view.error:.1e} deviations)")
+        by_round = view.response.reshape(plan.n_rounds, honest, d, -1)[..., of_pair]
         elsewhere = by_round * (np.arange(plan.n_rounds)[:, None] != round_of[of_pair])[:, None, None]
         for astray, detail in (
             (by_round.sum(axis=1), "noise of pairs does not cancel in the sum"),
             (elsewhere, "noise of pairs of one round is in messages of another"),
         ):
-            if np.abs(astray).max(initial=0.0) > _AFFINE * deviation.max():
+            if np.abs(astray).max(initial=0.0) > _ASTRAY * np.linalg.norm(view.response, axis=1).max():
                 return Measured(stated=bench.stated, sound=False, detail=detail)
-        means.append(seen[0])
-        factors.append(factor)
-    return compared(bench, GaussianPair((means[0], means[1]), (factors[0], factors[1])))
+        views.append(view)
+    return compared(bench, GaussianPair.of(*views))

@@ -78,6 +78,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def largest(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest number up to `high` at which something holds that holds at `low` and, once it fails, for no larger
+    one."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
 def timed(measure: Callable[[], Measured], **labels: str) -> Finding:
     start = time.perf_counter()
     measured = measure()

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from coterie.audit.density_ratio import Step, exact_epsilon, pure_loss, renyi_divergence
-from coterie.audit.finding import Measured
+from coterie.audit.finding import Measured, largest
 from coterie.audit.instances import DELTA, Setting
 from coterie.audit.recording import Workbench, record
 from coterie.network.selection import All, Poisson, Walk
@@ -26,7 +26,7 @@ from coterie.problems.problem import Records
 
 ORDERS = np.array([1.25, 1.5, 2.0, 3.0, 4.0])
 SAMPLED_ORDERS = np.array([2.0, 3.0, 4.0, 8.0])
-_PULLS = {1: (-2.0, -1.0, 0.0, 1.0, 2.0), 2: (0.0,)}  # where the output falls, in units of the noise
+_OUTPUTS = {1: (-2.0, -1.0, 0.0, 1.0, 2.0), 2: (0.0,)}  # where the output falls, in units of the noise
 _ERROR = {1: 1e-6, 2: 1e-4}  # relative, of integrals
 
 
@@ -40,8 +40,7 @@ def check(bench: Workbench) -> Measured:
             continue
         plan, setting = step
         if isinstance(plan.algorithm.selection, Walk):
-            detail = "where a token goes next depends on more than one step"
-            return Measured(stated=bench.stated, applicable=False, detail=detail)
+            return bench.not_applicable("where a token goes next depends on more than one step")
         plan = dataclasses.replace(plan, n_rounds=1)
         stated = plan.party_epsilons(DELTA)[0]
         if not math.isfinite(stated):
@@ -52,7 +51,7 @@ def check(bench: Workbench) -> Measured:
         detail = "" if all(hold) else f"the stated curve is exceeded in {n_features} dimension(s)"
         found.append(Measured(stated=stated, lower=max(losses), sound=all(hold), detail=detail))
     if not found:
-        return Measured(stated=bench.stated, applicable=False, detail="no step with so few features can be planned")
+        return bench.not_applicable("no step with so few features can be planned")
     return max(found, key=lambda m: (m.verdict == "fail", m.lower / m.stated))
 
 
@@ -88,9 +87,9 @@ def _objective_steps(plan: Plan, event: Event, one: Records, two: Records) -> It
     law = plan.algorithm.mechanism.law
     assert law is not None
     bent = _most_bent(plan.problem.loss)
-    for pull in _PULLS[d]:
+    for place in _OUTPUTS[d]:
         offset = np.zeros(d)
-        offset[0] = pull * scales.noise_scale - convexity * bent
+        offset[0] = place * scales.noise_scale - convexity * bent
         step = Step(
             loss=plan.problem.loss,
             weight=plan.problem.largest_record_weight(plan.facts.sizes[0], plan.facts),
@@ -143,11 +142,12 @@ def _sampled_step(bench: Workbench, plan: Plan, setting: Setting, rate: float) -
         for p, q in ((mixture, out), (out, mixture))
     ]
     p, q = (np.exp(log + log_width) for log in (mixture, out))
-    low, high = 0.0, float(np.max(mixture - out))
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if np.maximum(p - math.exp(middle) * q, 0).sum() > DELTA else (low, middle)
-    return low, bool(np.all(np.asarray(exact) <= event.rdp(SAMPLED_ORDERS) * (1 + 1e-6)))
+
+    def reached(epsilon: float) -> bool:
+        return bool(np.maximum(p - math.exp(epsilon) * q, 0).sum() > DELTA)
+
+    lost = largest(reached, 0.0, float(np.max(mixture - out)))
+    return lost, bool(np.all(np.asarray(exact) <= event.rdp(SAMPLED_ORDERS) * (1 + 1e-6)))
 
 
 def _shift(bench: Workbench, plan: Plan, setting: Setting) -> float:

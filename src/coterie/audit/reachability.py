@@ -8,12 +8,10 @@ later rounds values depend on what was released before; there every release must
 import numpy as np
 
 from coterie.audit.finding import Measured
-from coterie.audit.recording import Prepared, Workbench
+from coterie.audit.recording import PURPOSES, Prepared, Workbench
 from coterie.engines.in_process import run
 from coterie.plan import Plan
-from coterie.privacy.noise import Purpose, SystemEntropy
-
-_PURPOSES: tuple[Purpose, ...] = ("release", "output")
+from coterie.privacy.noise import SystemEntropy
 
 
 def check(bench: Workbench) -> Measured:
@@ -22,7 +20,7 @@ def check(bench: Workbench) -> Measured:
     released = run(plan, data, noise=Prepared(noise, seed=bench.seed), paths=bench.instance.paths).releases[0]
     quiet = noise.copy()
     uses = type(plan.issued[0][0]).uses
-    for place, purpose in enumerate(_PURPOSES):
+    for place, purpose in enumerate(PURPOSES):
         if uses.get(purpose) == "value":
             quiet[place] = 0.0
     theirs = run(plan, neighbour, noise=Prepared(quiet, seed=bench.seed), paths=bench.instance.paths).releases[0]
@@ -51,7 +49,7 @@ def _drawn(plan: Plan) -> np.ndarray:
     """Unit noise as runs draw it, (purpose, repeat, round, party, coefficient)."""
     n_parties, d = plan.facts.n_parties, plan.problem.n_coefficients(plan.facts)
     keys = [(0, party, t) for t in range(plan.n_rounds) for party in range(n_parties)]
-    drawn = [plan.draw(SystemEntropy(), keys, purpose) for purpose in _PURPOSES]
+    drawn = [plan.draw(SystemEntropy(), keys, purpose) for purpose in PURPOSES]
     drawn = [np.zeros((len(keys), d)) if units is None else units for units in drawn]
     return np.stack(drawn).reshape(2, 1, plan.n_rounds, n_parties, d)
 

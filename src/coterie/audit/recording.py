@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.audit.finding import Measured
 from coterie.audit.instances import DELTA, Instance, Setting
 from coterie.data.federation import Federation
 from coterie.engines.in_process import Paths, run
@@ -18,7 +19,7 @@ from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.noise import Law, NoiseSource, Purpose, Seeded
 
-_PURPOSES: tuple[Purpose, ...] = ("release", "output")
+PURPOSES: tuple[Purpose, ...] = ("release", "output")
 _AFFINE = 1e-6  # of a release's own deviation
 
 
@@ -31,7 +32,7 @@ class Prepared:
     reproducible = True
 
     def __init__(self, draws: np.ndarray, *, seed: int = 0, n_probes: int = 0) -> None:
-        self.draws = dict(zip(_PURPOSES, draws, strict=True))
+        self.draws = dict(zip(PURPOSES, draws, strict=True))
         self.seed, self.n_probes = seed, n_probes
 
     def draw(self, law: Law, d: int, *, repeat: int, party: int, t: int, purpose: Purpose = "release") -> np.ndarray:
@@ -61,6 +62,15 @@ class Affine:
     response: np.ndarray  # (n_releases, n_noises)
     error: float  # largest distance of recorded runs from it, over their deviation
 
+    @classmethod
+    def of(cls, noise: np.ndarray, seen: np.ndarray) -> "Affine":
+        """Read off the probes among the runs, and tried on the others."""
+        n_probes = 1 + noise.shape[1]
+        mean, response = seen[0], (seen[1:n_probes] - seen[0]).T
+        off = seen[n_probes:] - (mean + noise[n_probes:] @ response.T)
+        deviation = np.linalg.norm(response, axis=1) + np.finfo(float).tiny
+        return cls(mean=mean, response=response, error=float(np.max(np.abs(off) / deviation, initial=0.0)))
+
     @property
     def holds(self) -> bool:
         return self.error <= _AFFINE
@@ -85,13 +95,14 @@ class Recording:
         return one[self.n_probes :], two[self.n_probes :]
 
     def affine(self, side: int) -> Affine:
-        """The map from noise to releases, read off the probes and tried on the other runs."""
-        releases = self.releases[side]
-        mean, probes = releases[0], releases[1 : self.n_probes]
-        response = (probes - mean).T
-        found = releases[self.n_probes :] - (mean + self.noise[self.n_probes :] @ response.T)
-        deviation = np.linalg.norm(response, axis=1) + np.finfo(float).tiny
-        return Affine(mean=mean, response=response, error=float(np.max(np.abs(found) / deviation, initial=0.0)))
+        """The map from noise to releases."""
+        return Affine.of(self.noise, self.releases[side])
+
+
+def with_probes(random: np.ndarray) -> np.ndarray:
+    """Before these noises of runs, (n_runs, n_noises), those of the probes: none, and one unit of each."""
+    n_noises = random.shape[1]
+    return np.concatenate([np.zeros((1, n_noises)), np.eye(n_noises), random])
 
 
 def record(
@@ -103,7 +114,7 @@ def record(
     n_noises = 2 * plan.n_rounds * plan.facts.n_parties * d
     rng = np.random.default_rng(seed)
     random = unit_draws(rng, plan.algorithm.mechanism.law, (n_runs, *one_run)).reshape(n_runs, n_noises)
-    noise = np.concatenate([np.zeros((1, n_noises)), np.eye(n_noises), random])
+    noise = with_probes(random)
     draws = np.moveaxis(noise.reshape(-1, *one_run), 1, 0)
 
     def releases(data: Federation) -> np.ndarray:
@@ -145,6 +156,9 @@ class Workbench:
     def stated(self) -> float:
         """What the plan says the owner of the changed record loses."""
         return self.plan.party_epsilons(DELTA)[0]
+
+    def not_applicable(self, detail: str) -> Measured:
+        return Measured(stated=self.stated, applicable=False, detail=detail)
 
     @functools.cached_property
     def recording(self) -> Recording:

@@ -9,7 +9,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,9 +22,9 @@ from coterie.charts import table_html
 from coterie.errors import AuditError, InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity
-from coterie.limits import check_text
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
+from coterie.serialise import read_json
 
 FORMAT = "coterie-certificate-1"
 _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,80}")
@@ -172,11 +172,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
-        check_text("certificate", text)
-        try:
-            document = json.loads(text, object_pairs_hook=unique_keys)
-        except (ValueError, RecursionError) as error:  # besides JSONDecodeError: integers of thousands of digits
-            raise InputError(f"certificate: not valid JSON ({error})") from None
+        document = read_json("certificate", text)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise InputError(f"certificate: no {FORMAT!r} is in this file; a certificate.json is needed")
         return cls(document)
@@ -245,16 +241,6 @@ class Certificate:
         return notes
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two equal keys a reader sees the first and a program the last."""
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"certificate: the key {twin!r} stands twice in one table")
-    return content
-
-
 def _read_number(value: Any) -> float:
     if value == "infinite":
         return math.inf
@@ -285,11 +271,11 @@ def _checked_rounds(plan: Plan, rounds_done: Any) -> int | None:
 def _checked_past(past: Any) -> Past:
     entries: list[tuple[str, float, float]] = []
     for entry in past:
-        what, epsilon, delta = entry if isinstance(entry, Sequence) and len(entry) == 3 else (None, None, None)
-        fits = isinstance(what, str) and all(isinstance(v, (int, float)) and v >= 0 for v in (epsilon, delta))
-        if not fits or delta > 1:  # type: ignore[operator]
-            raise InputError(f"past: got {entry!r}; (description, epsilon >= 0, delta in [0, 1]) is needed")
-        entries.append((what, float(epsilon), float(delta)))  # type: ignore[arg-type]
+        match entry:
+            case [str(what), int() | float() as epsilon, int() | float() as delta] if epsilon >= 0 and 0 <= delta <= 1:
+                entries.append((what, float(epsilon), float(delta)))
+            case _:
+                raise InputError(f"past: got {entry!r}; (description, epsilon >= 0, delta in [0, 1]) is needed")
     return entries
 
 

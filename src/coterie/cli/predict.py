@@ -69,11 +69,13 @@ def read_features(model: "FittedModel", file: Path, dialect: "Dialect", *more: s
 
 
 def _predicted(model: "FittedModel", table: "Table") -> list[dict[str, Any]]:
+    from coterie.cli.spec.fitted import ProbableModel
+
     X = model.encode(table)
     told: dict[str, list[Any]] = {"line": [table.line(row) or row + 1 for row in range(len(X))]}
     answers = model.predict(X).tolist()
     told["prediction"] = answers if model.labels is None else [model.labels[place] for place in answers]
-    if hasattr(model, "predict_proba"):
-        for label, column in zip(model.labels or (), model.predict_proba(X).T.tolist(), strict=True):  # type: ignore[attr-defined]
+    if isinstance(model, ProbableModel):
+        for label, column in zip(model.labels or (), model.predict_proba(X).T.tolist(), strict=True):
             told[f"probability of {label}"] = [round(value, 6) for value in column]
     return [dict(zip(told, row, strict=True)) for row in zip(*told.values(), strict=True)]

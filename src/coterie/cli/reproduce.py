@@ -15,7 +15,7 @@ _ESTIMATE_OVER = 3600.0  # seconds of the past that the time left is estimated f
 
 
 def _names(incomplete: str) -> list[str]:
-    from coterie.papers.registry import MODULES
+    from coterie.papers.figure import MODULES
 
     return [name for name in MODULES if name.startswith(incomplete)]
 
@@ -38,7 +38,7 @@ def reproduce(
     fails is a result: the exit status stays 0.
     """
     from coterie.errors import InputError
-    from coterie.papers.registry import MODULES, find
+    from coterie.papers.figure import MODULES, find
 
     if sum((bool(names), everything, listed)) != 1:
         raise InputError("name: give names of figures, or --all, or --list")
@@ -84,7 +84,7 @@ def _tell(result: "Reproduced") -> None:
 
 def _list(json_list: bool) -> None:
     from coterie.citations import CITATIONS
-    from coterie.papers.registry import MODULES, find
+    from coterie.papers.figure import MODULES, find
 
     figures = find(MODULES)
     if json_list:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data.checks import nearest
-from coterie.data.schema import CategoryColumn, NumberColumn, Schema
+from coterie.data.schema import CategoryColumn, Label, NumberColumn, Schema
 from coterie.errors import InputError
 
 _FILES = resources.files("coterie.data") / "files"
@@ -123,7 +123,9 @@ def load(name: str, **options: Any) -> Dataset:
 
 
 def _label_values(schema: Schema) -> tuple[str, ...]:
-    return schema.label.values  # pyright: ignore[reportAttributeAccessIssue]  # both data sets are classifications
+    # both data sets are classifications
+    assert isinstance(schema.label, Label)
+    return schema.label.values
 
 
 def _read_schema(name: str) -> Schema:

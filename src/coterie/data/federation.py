@@ -121,7 +121,7 @@ class Federation:
         weight_bound = _bound("weight_bound", weight_bound, lambda: weight, derived)
         weight = np.minimum(weight, weight_bound)
 
-        label_names = None
+        label_names = largest_label = None
         if labels is not None and label_bound is not None:
             raise InputError(f"label_bound: got {label_bound!r} beside labels; give labels or label_bound, not both")
         if labels is not None:
@@ -129,8 +129,8 @@ class Federation:
         elif label_bound is not None:
             y = checks.finite_array("y", y, ndim=1)
             checks.same_length("y", y, n_records)
-            label_bound = _bound("label_bound", label_bound, lambda: np.abs(y), derived)
-            y = np.clip(y, -label_bound, label_bound)
+            largest_label = _bound("label_bound", label_bound, lambda: np.abs(y), derived)
+            y = np.clip(y, -largest_label, largest_label)
         else:
             raise InputError(
                 "labels: got None without a label_bound; give the public label set (classification)"
@@ -150,7 +150,7 @@ class Federation:
             n_features=X.shape[1],
             row_norm=row_norm,
             labels=label_names,
-            label_bound=label_bound,  # pyright: ignore[reportArgumentType]  # a float or None by now
+            label_bound=largest_label,
             weight_bound=weight_bound,
             data_derived=tuple(dict.fromkeys(derived)),
         )

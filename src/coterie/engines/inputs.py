@@ -23,7 +23,7 @@ from coterie.schedules import Schedule
 
 Drawn = dict[Any, Any]  # noise of one block, for those who would draw the same
 
-MOST_SHARE = 0.5  # of the parties at work, up to which it pays to pick them out
+MOST_AT_WORK = 0.5  # of the parties at work, up to which it pays to pick them out
 
 
 class RoundInputs(NamedTuple):
@@ -71,7 +71,7 @@ class Inputs:
             return None, None, None
         aggregates = plan.algorithm.channel.aggregates
         most = max(int(table.sum(axis=1).max()) for table in tables)
-        if aggregates and (plan.algorithm.absent_stays or most > MOST_SHARE * plan.facts.n_parties):
+        if aggregates and (plan.algorithm.absent_stays or most > MOST_AT_WORK * plan.facts.n_parties):
             return None, np.stack(tables, axis=1), None
         found = [participants(table) for table in tables]
         # in steps, or every draw of a secret selection would be compiled anew

@@ -213,11 +213,11 @@ def whole_identity(plan: Plan, n_ranks: int, noise: Any, more: dict[str, Any] | 
     return {"plan": plan.digest, "ranks": n_ranks, "seed": seed, **(more or {})}
 
 
-def _together(comm: Any, step: Callable[[], Any]) -> Any:
-    """The step's result, or an error at every rank if it failed at any: nobody is left waiting."""
+def _together(comm: Any, own_part: Callable[[], Any]) -> Any:
+    """What each rank's own part comes to, or an error at every rank if one failed: nobody is left waiting."""
     error, result = None, None
     try:
-        result = step()
+        result = own_part()
     except Exception as caught:
         error = caught
     if comm.allreduce(int(error is not None)):

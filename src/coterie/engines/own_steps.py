@@ -16,7 +16,7 @@ from coterie.engines.argmin import ArgminRounds
 from coterie.engines.in_process import Paths, Work, choose
 from coterie.engines.rounds import Program
 from coterie.engines.xla import simple_code
-from coterie.minimisers.base import missed
+from coterie.minimisers.base import unless_missed
 from coterie.minimisers.native.minimiser import Native
 from coterie.minimisers.one_party import solved_together
 from coterie.network.selection import All
@@ -24,7 +24,7 @@ from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
 from coterie.privacy.pairs import PairStreams
-from coterie.privacy.release import contribute, unit_noise
+from coterie.privacy.release import Release, contribute, unit_noise
 from coterie.problems.problem import make_buckets
 from coterie.transcript import who_released
 
@@ -121,19 +121,20 @@ class OwnSteps:
 
         with_data: 0 for a party that works without its records, else 1.
         """
-        given = scales, private, inbox, noise
+
+        def taken(step: Any) -> tuple[Any, Any]:
+            return step(self.buckets, scales, private, inbox, noise, with_data)
+
         if self.path == "argmin in machine code":  # which fits no algorithm with private states
             minimisers = self.minimiser.minimise(self.prepared, self.ask(scales, inbox, noise))
-            after, outs = private, self.answer(scales, noise, *minimisers)
-            if not missed(outs):
-                return after, outs
-            after, outs = self.plain_step(self.buckets, *given, with_data)
+            found = private, self.answer(scales, noise, *minimisers)
         else:
             with solved_together(self.together_from):
-                after, outs = self.step(self.buckets, *given, with_data)
-            if self.together_from is not None and missed(outs.value):
-                after, outs = self.plain_step(self.buckets, *given, with_data)
-        return after, outs if self.plan.algorithm.channel.aggregates else outs.value
+                found = taken(self.step)
+        if self.path != "general":
+            found = unless_missed(found, lambda: taken(self.plain_step))
+        after, outs = found
+        return after, outs.value if isinstance(outs, Release) else outs
 
     @functools.cached_property
     def buckets(self) -> Any:
@@ -147,12 +148,19 @@ class OneParty:
     """
 
     def __init__(
-        self, plan: Plan, party: int, shard: Any, source: NoiseSource, pairs: PairStreams | None = None
+        self,
+        plan: Plan,
+        party: int,
+        shard: Any,
+        source: NoiseSource,
+        pairs: PairStreams | None = None,
+        *,
+        paths: Paths | None = None,
     ) -> None:
-        """pairs: what it shares with its partners, where messages are masked."""
+        """pairs: what it shares with its partners, where messages are masked. paths: as for the in-process engine."""
         self.plan, self.party, self.source, self.pairs = plan, party, source, pairs
         self.d = plan.problem.n_coefficients(plan.facts)
-        self.steps = OwnSteps(plan, np.array([party]), [shard], paths=Paths())
+        self.steps = OwnSteps(plan, np.array([party]), [shard], paths=paths or Paths())
         self.public, private = plan.algorithm.init(plan.topology, self.d)
         self.private = jax.tree.map(lambda a: a[party : party + 1], private)
         self.rounds_heard = 0

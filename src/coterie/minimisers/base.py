@@ -20,6 +20,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 
 from coterie.problems.losses import Loss
@@ -51,11 +52,7 @@ class Minimiser(abc.ABC):
         """Minimisers, and the norms of the gradients there."""
 
 
-def missed(released: Any) -> bool:
-    """Whether a minimisation on the way to this missed its tolerance: its grant has made it NaN then."""
-    return not np.isfinite(np.asarray(released)).all()
-
-
 def unless_missed(found: tuple[State, Any], again: Callable[[], tuple[State, Any]]) -> tuple[State, Any]:
-    """A state and what was released on the way to it; by `again`, with the plain minimiser, where that missed."""
-    return again() if missed(found[1]) else found
+    """A state and what was released or contributed on the way to it; by `again`, with the plain minimiser, where a
+    minimisation missed its tolerance: its grant has made that NaN then."""
+    return found if all(np.isfinite(np.asarray(values)).all() for values in jax.tree.leaves(found[1])) else again()

@@ -1,4 +1,5 @@
-"""What a published bound on the privacy loss is, and the conditions that the graph family's papers share.
+"""What a published bound on the privacy loss is, which of them is a plan's, and the conditions that the graph family's
+papers share.
 
 No bound is used to calibrate anything. One that fails is here because people will look for it. Hypotheses are checked
 and listed; `holds` tells whether the paper's own conditions are met, not whether the theorem is true (`coterie errata`
@@ -8,6 +9,7 @@ tells that).
 import dataclasses
 from collections.abc import Callable
 
+from coterie.algorithms import Algorithm, DualPerturbedADMM, PenaltyPerturbedADMM, RecycledADMM
 from coterie.errors import InputError
 from coterie.plan import Plan
 
@@ -28,6 +30,23 @@ class PublishedBound:
     @property
     def holds(self) -> bool:
         return all(met for _, met in self.hypotheses)
+
+
+def published_bound(plan: Plan) -> PublishedBound | None:
+    """The bound of the paper that the plan's algorithm comes from; None where the paper has none for this noise."""
+    from coterie.papers.dual_variable.published import dual_perturbation_theorem_1
+    from coterie.papers.penalty.published import penalty_perturbation_theorem_4_1
+    from coterie.papers.recycled.published import recycled_theorem_v_1
+
+    bounds: dict[type[Algorithm], Callable[[Plan], PublishedBound | None]] = {
+        DualPerturbedADMM: dual_perturbation_theorem_1,
+        PenaltyPerturbedADMM: penalty_perturbation_theorem_4_1,
+        RecycledADMM: recycled_theorem_v_1,
+    }
+    return next((bound(plan) for kind, bound in bounds.items() if isinstance(plan.algorithm, kind)), None)
+
+
+# --- what their conditions and sums are made of -----------------------------------------------------------------------
 
 
 def check_constant(constant: float) -> None:

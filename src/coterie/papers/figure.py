@@ -1,4 +1,4 @@
-"""What a reproduced figure is.
+"""What a reproduced figure is, and which there are.
 
 How to add one:
 
@@ -13,14 +13,18 @@ How to add one:
 4. List every setting in `choices`: printed in the paper, or chosen and why.
 5. Parts are kept by figure, part, scale, package version and the figure's `revision`. Raise `revision` whenever a part
    would compute something else; claims, drawings, derived curves and the words of `choices` leave it alone.
-6. Put the Figure into the module's FIGURES and its name into `registry.MODULES`.
+6. Put the Figure into the module's FIGURES and its name into `MODULES` below.
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from coterie.data.checks import nearest
+from coterie.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -169,3 +173,33 @@ class Figure:
     def scale(self, *, quick: bool, seed: int) -> Scale:
         runs, iterations = self.quick if quick else self.full
         return Scale(runs=runs, iterations=iterations, seed=seed, quick=quick)
+
+
+# --- which figures there are, and the module of each, imported when it is asked for -----------------------------------
+
+
+MODULES = {
+    "dvp-2": "coterie.papers.dual_variable.figure_2",
+    "dvp-3": "coterie.papers.dual_variable.figure_3",
+    "pp-1": "coterie.papers.penalty.figure_1",
+    "pp-2": "coterie.papers.penalty.figures_2_to_4",
+    "pp-3": "coterie.papers.penalty.figures_2_to_4",
+    "pp-4": "coterie.papers.penalty.figures_2_to_4",
+    "mr-1": "coterie.papers.recycled.figure_1",
+    "mr-2": "coterie.papers.recycled.figure_2",
+    "mr-3": "coterie.papers.recycled.figures_3_and_4",
+    "mr-4": "coterie.papers.recycled.figures_3_and_4",
+    "mr-5": "coterie.papers.recycled.figure_5",
+    "fp-1": "coterie.papers.fixed_point.figure_1",
+    "frontier": "coterie.papers.frontier.figure",
+}
+
+
+def find(names: Iterable[str]) -> list[Figure]:
+    """The figures of these names, each once, in the order given."""
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if name not in MODULES:
+            hint = nearest(name, MODULES)
+            raise InputError(f"name: got {name!r}; one of {', '.join(MODULES)} is needed{hint}")
+    return [importlib.import_module(MODULES[name]).FIGURES[name] for name in names]

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from coterie.papers.bounds import published_bound
 from coterie.papers.figure import Accounting, Curve
-from coterie.papers.published import published_bound
 from coterie.plan import Plan
 from coterie.privacy.accountants import ORDERS
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import coterie
 from coterie.errors import InputError, MissingExtraError
-from coterie.papers.figure import Choice, Claim, Curve, Curves, Figure, Scale
+from coterie.papers.figure import Choice, Claim, Curve, Curves, Figure, Scale, find
 from coterie.rundir import new_directory
 
 if TYPE_CHECKING:
@@ -112,8 +112,6 @@ class _Workers:
 
 def compute_parts(parts: Sequence[tuple[str, str, Scale]], out: Path) -> None:
     """What a worker does: it knows figures by their names."""
-    from coterie.papers.registry import find
-
     for figure, part, scale in parts:
         found = find([figure])[0]
         _keep(_place(found, part, scale, out), found.parts[part].compute(scale))

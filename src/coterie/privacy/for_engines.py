@@ -4,10 +4,6 @@ The doors are those of `release`, the scales those of the grant, and nobody else
 what is here.
 """
 
-# JAX is only partly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -61,8 +57,8 @@ def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Arra
 
 # --- `StateGrant`: people with one record, whose state is a number instead of a vector --------------------------------
 
-# With u = common + share x and a step's gradient part p x,  u + 2 r ((2 centre - u - p x)/k - centre)  has that form
-# again. What is left for each person is the score of a row, one number to find, and a share of the row in the sum.
+# With u = common + multiple x and a step's gradient part p x,  u + 2 r ((2 centre - u - p x)/k - centre)  has that form
+# again. What is left for each person is the score of a row, one number to find, and a multiple of the row in the sum.
 
 
 class People(NamedTuple):
@@ -75,10 +71,10 @@ class People(NamedTuple):
 
 
 class PeopleStates(NamedTuple):
-    """Everybody's state is common + share * x: a step adds multiples of public vectors and of the person's own row."""
+    """Everybody's state is common + multiple * x: a step adds multiples of public vectors and of one's own row x."""
 
     common: Any  # (d,)
-    share: Any  # (n_people,)
+    multiple: Any  # (n_people,)
 
 
 # (loss, y, start, stiffness) -> what `slope_on_line` gives, of all people
@@ -95,7 +91,7 @@ def advance_people(
     point = 2 * centre - states.common
     # multiplied and summed, not a matrix product: rows of single precision are read once, and added up in double
     rows = people.X.astype(point.dtype)
-    score = jnp.sum(rows * point[None], axis=1) - states.share * people.square
+    score = jnp.sum(rows * point[None], axis=1) - states.multiple * people.square
     slope, off = solve(loss, people.y, score * (scales.curvature / total), people.weight * people.square / total)
     length = jnp.sqrt(people.square)
     part = (people.weight / scales.curvature) * slope
@@ -104,10 +100,10 @@ def advance_people(
     part = jnp.where(sound, part, jnp.nan)
     step = 2 * scales.relaxation
     after = PeopleStates(
-        states.common + step * (point / shrink - centre), states.share - step * (states.share + part) / shrink
+        states.common + step * (point / shrink - centre), states.multiple - step * (states.multiple + part) / shrink
     )
-    shares = contribute(after.share).value
-    subtotal = add_up_along(after.common, shares, rows, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
+    multiples = contribute(after.multiple).value
+    subtotal = add_up_along(after.common, multiples, rows, grant._issued_grid())  # pyright: ignore[reportPrivateUsage]
     return jax.tree.map(keep, after), subtotal
 
 
@@ -222,11 +218,15 @@ def check_kernel() -> None:
     states, z_hat, everybody = steps.states(), np.zeros(d), np.arange(n, dtype=np.uint32)
     at_work = np.concatenate([everybody, everybody]), np.array([0, n]), np.array([n, 2 * n])
     found = steps.advance(0, units, centre=(1.0, 0.0, float(n)), at_work=at_work, states=states, z_hat=z_hat).value
+
+    def of_one(record: Any, state: Any, centre: Any) -> Any:
+        return grant.move(problem, Records(*record), centre=centre, state=state)
+
+    expected: list[np.ndarray] = []
+    own_states, z = np.zeros((n, d)), np.zeros(d)
     with jax.enable_x64(True):
-        expected, u, z = [], jnp.zeros((n, d)), jnp.zeros(d)
         for unit in units:
-            own = jax.vmap(lambda r, u, z=z: grant.move(problem, Records(*r), centre=z, state=u))
-            u, moves = own(tuple(map(jnp.asarray, records)), u)
+            own_states, moves = jax.vmap(of_one, in_axes=(0, 0, None))(tuple(records), own_states, z)
             expected.append(np.asarray(_noised(grant, moves, unit)))
             z = z + expected[-1] / n
     if not np.allclose(found, np.stack(expected), rtol=0, atol=1.5 * grid):
@@ -234,4 +234,5 @@ def check_kernel() -> None:
 
 
 def _noised(grant: SumMoveGrant, moves: Contribution, unit: np.ndarray) -> Any:
-    return seal_total(grant.subtotal(moves), steps_of(jnp.asarray(unit)), grant._issued_grid()).value  # pyright: ignore[reportPrivateUsage]
+    steps = steps_of(jnp.asarray(unit))  # pyright: ignore[reportUnknownMemberType]
+    return seal_total(grant.subtotal(moves), steps, grant._issued_grid()).value  # pyright: ignore[reportPrivateUsage]

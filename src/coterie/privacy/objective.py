@@ -12,9 +12,6 @@ Gamma noise b of rate s costs s G + r ln(1 + k); Gaussian noise is priced by `ev
 minimiser itself has sensitivity G / Lambda.
 """
 
-# `law` is a property where it depends on which noise was given:
-# pyright: reportIncompatibleVariableOverride=false
-
 import dataclasses
 import math
 
@@ -217,8 +214,9 @@ class _GammaOrGaussian(Mechanism):
             if getattr(self, name, None) is not None:
                 object.__setattr__(self, name, as_schedule(name, getattr(self, name)))
 
+    # elsewhere a constant of the class; here it depends on which noise was given
     @property
-    def law(self) -> Law:
+    def law(self) -> Law:  # pyright: ignore[reportIncompatibleVariableOverride]
         return "gaussian" if self.noise_rate is None else "gamma-sphere"
 
     def with_noise(self, factor: float) -> Mechanism:
@@ -235,7 +233,7 @@ class _GammaOrGaussian(Mechanism):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PenaltyPerturbation(_GammaOrGaussian, _GraphMechanism):
+class PenaltyPerturbation(_GammaOrGaussian, _GraphMechanism):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise inside the penalty term eta_i |f + noise - midpoint|^2: linear noise 2 eta_i V_i noise . f.
 
     `noise_rate` is the paper's alpha: density of the noise vector proportional to exp(-alpha |noise|).
@@ -260,7 +258,7 @@ class PenaltyPerturbation(_GammaOrGaussian, _GraphMechanism):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LinearPerturbation(_GammaOrGaussian, _GraphMechanism):
+class LinearPerturbation(_GammaOrGaussian, _GraphMechanism):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A linear term noise . f in the objective; `noise_rate` is its rate in gradient units."""
 
     penalty: ScheduleField
@@ -287,7 +285,7 @@ class SoloPerturbation(_GammaOrGaussian):
 
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OutputPerturbation(_GammaOrGaussian, _GraphMechanism):
+class OutputPerturbation(_GammaOrGaussian, _GraphMechanism):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Noise on the exact minimiser before it is broadcast; `noise_rate` is per unit of the coefficients."""
 
     penalty: ScheduleField
@@ -326,7 +324,7 @@ class DualPerturbation(_GraphMechanism):
                 object.__setattr__(self, name, as_schedule(name, getattr(self, name)))
 
     @property
-    def law(self) -> Law:
+    def law(self) -> Law:  # pyright: ignore[reportIncompatibleVariableOverride]
         return "gaussian" if self.step_epsilon is None else "gamma-sphere"
 
     def with_noise(self, factor: float) -> Mechanism:

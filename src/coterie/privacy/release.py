@@ -3,11 +3,7 @@
 `check_flow` guards against honest mistakes, not against hostile code: Python can always reach around it.
 """
 
-# JAX's inner parts are hardly typed:
-# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -19,14 +15,28 @@ from jax.interpreters import batching, mlir
 
 from coterie.errors import LeakError
 
+# JAX is only partly typed, and its inner parts hardly
+_jax: Any = jax
+_mlir: Any = mlir
+
 
 def _marker(name: str) -> Any:
     """A primitive that changes nothing and can be seen in a jaxpr."""
     primitive: Any = jex_core.Primitive(name)
-    primitive.def_impl(lambda x, **params: x)
-    primitive.def_abstract_eval(lambda x, **params: x)
-    mlir.register_lowering(primitive, lambda ctx, x, **params: [x])
-    batching.primitive_batchers[primitive] = lambda args, dims, **params: (primitive.bind(*args, **params), dims[0])
+
+    def unchanged(x: Any, **_: Any) -> Any:
+        return x
+
+    def lowered(_: Any, x: Any, **__: Any) -> list[Any]:
+        return [x]
+
+    def batched(args: Any, dims: Any, **params: Any) -> Any:
+        return primitive.bind(*args, **params), dims[0]
+
+    primitive.def_impl(unchanged)
+    primitive.def_abstract_eval(unchanged)
+    _mlir.register_lowering(primitive, lowered)
+    batching.primitive_batchers[primitive] = batched
     return primitive
 
 
@@ -36,30 +46,43 @@ _as_issued_p = _marker("coterie_as_issued")  # what goes in must be what the pla
 _contribute_p = _marker("coterie_contribute")  # what comes out is a contribution, bounded by its grant
 _keep_p = _marker("coterie_keep")  # what comes out is the state that a theorem lets a party carry on
 
-_private_call_p: Any = jex_core.Primitive("coterie_private_call")
-_private_call_p.multiple_results = True
-_private_call_p.def_impl(lambda *args, fn, out: fn(*args))
-_private_call_p.def_abstract_eval(lambda *args, fn, out: list(out))
-mlir.register_lowering(_private_call_p, mlir.lower_fun(lambda *args, fn, out: fn(*args), multiple_results=True))
+Shapes = tuple[ShapedArray, ...]
 
 
-def _batch_private_call(args: Any, dims: Any, *, fn: Callable[..., Any], out: tuple[ShapedArray, ...]) -> Any:
+def _called(*args: Any, fn: Callable[..., Any], out: Shapes) -> Any:
+    return fn(*args)
+
+
+def _shapes_of_call(*args: Any, fn: Callable[..., Any], out: Shapes) -> list[ShapedArray]:
+    return list(out)
+
+
+def _batched_call(args: Any, dims: Any, *, fn: Callable[..., Any], out: Shapes) -> Any:
     [size] = {arg.shape[dim] for arg, dim in zip(args, dims, strict=True) if dim is not None}
     out = tuple(ShapedArray((size, *one.shape), one.dtype) for one in out)
     return _private_call_p.bind(*args, fn=jax.vmap(fn, in_axes=dims), out=out), [0] * len(out)
 
 
-batching.primitive_batchers[_private_call_p] = _batch_private_call
+_private_call_p: Any = jex_core.Primitive("coterie_private_call")
+_private_call_p.multiple_results = True
+_private_call_p.def_impl(_called)
+_private_call_p.def_abstract_eval(_shapes_of_call)
+_mlir.register_lowering(_private_call_p, _mlir.lower_fun(_called, multiple_results=True))
+batching.primitive_batchers[_private_call_p] = _batched_call
 
 
 def private_call(fn: Callable[..., Any], *args: Any, like: Any = None) -> Any:
     """Run `fn(*args)` behind a closed door: its control flow may follow the data, and all it returns is private. Arrays
     that are `like` what it returns save tracing it once more."""
-    flat, tree = jax.tree.flatten(args)
-    like = jax.eval_shape(fn, *args) if like is None else like
+    flat, tree = _jax.tree.flatten(args)
+    like = _jax.eval_shape(fn, *args) if like is None else like
     out = tuple(ShapedArray(one.shape, one.dtype) for one in jax.tree.leaves(like))
-    found = _private_call_p.bind(*flat, fn=lambda *a: jax.tree.leaves(fn(*tree.unflatten(a))), out=out)
-    return jax.tree.unflatten(jax.tree.structure(like), found)
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(fn(*tree.unflatten(leaves)))
+
+    found = _private_call_p.bind(*flat, fn=of_leaves, out=out)
+    return _jax.tree.unflatten(_jax.tree.structure(like), found)
 
 
 _SEAL = object()
@@ -70,6 +93,7 @@ class _Sealed:
     """Holds a value that only this package's own doors may wrap."""
 
     __slots__ = ("value",)
+    value: Any
     maker: str = "a Grant"
 
     def __init__(self, value: Any, seal: object = None) -> None:
@@ -100,10 +124,18 @@ class UnitNoise(_Sealed):
     maker = "an engine"
 
 
+def _passes_through_transformations(cls: type[_Sealed]) -> None:
+    def flatten(sealed: _Sealed) -> Any:
+        return (sealed.value,), None
+
+    def unflatten(_: Any, children: Any) -> _Sealed:
+        return cls(children[0], _SEAL)
+
+    _jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+
+
 for _cls in (Release, Contribution, Subtotal, UnitNoise):
-    jax.tree_util.register_pytree_node(
-        _cls, lambda r: ((r.value,), None), lambda _, children, cls=_cls: cls(children[0], _SEAL)
-    )
+    _passes_through_transformations(_cls)
 
 
 def unit_noise(release: Any, output: Any) -> UnitNoise:
@@ -148,12 +180,12 @@ def add_up(values: jax.Array, grid: jax.Array) -> "Subtotal":
     return Subtotal(jnp.stack([high.sum(axis=0), low.sum(axis=0)]), _SEAL)
 
 
-def add_up_along(near: jax.Array, shares: jax.Array, rows: jax.Array, grid: jax.Array) -> "Subtotal":
-    """The same for values near + share * row that all lie near a public one: of so many that they are gone through
+def add_up_along(near: jax.Array, multiples: jax.Array, rows: jax.Array, grid: jax.Array) -> "Subtotal":
+    """The same for values near + multiple * row that all lie near a public one: of so many that they are gone through
     once. Their distances from it must add up to less than 2^53 steps."""
     common, per_unit = _steps(near, grid), 1 / grid
     high, low = _parts(common)
-    rest = jnp.rint((near * per_unit - common)[None] + rows * (shares * per_unit)[:, None]).sum(axis=0)
+    rest = jnp.rint((near * per_unit - common)[None] + rows * (multiples * per_unit)[:, None]).sum(axis=0)
     return Subtotal(jnp.stack([len(rows) * high, len(rows) * low + rest]), _SEAL)
 
 
@@ -192,7 +224,7 @@ Origin = Literal["scale", "noise", "X", "y", "weight", "state", "contribution", 
 
 def as_issued(value: Any, origin: Origin) -> jax.Array:
     """Mark a use of something that must arrive as it was issued; `check_flow` refuses anything altered on its way."""
-    return _as_issued_p.bind(jnp.asarray(value), origin=origin)
+    return _as_issued_p.bind(_jax.numpy.asarray(value), origin=origin)
 
 
 class Label(NamedTuple):
@@ -213,12 +245,17 @@ def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: A
     may change: its theorem bounds how far two neighbouring states can drift apart.
     """
     inputs = (records, private, noise, scales, inbox)
-    kept, out = jax.eval_shape(step, *inputs)
+    kept, out = _jax.eval_shape(step, *inputs)
     if not isinstance(out, Release):
         raise LeakError(f"a party's step must end in a Release, got {type(out).__name__}")
-    if jax.tree.structure(kept) != jax.tree.structure(private):
+    if _jax.tree.structure(kept) != _jax.tree.structure(private):
         raise LeakError("a party's step must hand back private state of the kind it was given")
-    closed = jax.make_jaxpr(lambda *args: [*jax.tree.leaves((result := step(*args))[0]), result[1].value])(*inputs)
+
+    def flat(*args: Any) -> list[Any]:
+        after, released = step(*args)
+        return [*jax.tree.leaves(after), released.value]
+
+    closed = _jax.make_jaxpr(flat)(*inputs)
     if any(getattr(const, "size", 1) > 1 for const in closed.consts):
         raise LeakError("a party's step must not close over arrays: pass them as arguments")
     if closed.effects:
@@ -243,13 +280,20 @@ def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: A
 def _count_releases(jaxpr: Any) -> int:
     total = 0
     for eqn in jaxpr.eqns:
-        inner = [p for value in eqn.params.values() for p in (value if isinstance(value, (tuple, list)) else (value,))]
-        bodies = [getattr(p, "jaxpr", p) for p in inner if hasattr(getattr(p, "jaxpr", p), "eqns")]
-        count = (eqn.primitive is _release_p) + sum(_count_releases(body) for body in bodies)
+        count = (eqn.primitive is _release_p) + sum(map(_count_releases, _bodies(eqn)))
         if count and eqn.primitive.name in ("while", "scan", "cond"):
             raise LeakError("a release inside a loop or a branch: its grant pays for exactly one")
         total += count
     return total
+
+
+def _bodies(eqn: Any) -> Iterator[Any]:
+    """Of loops, branches and calls."""
+    for value in eqn.params.values():
+        for part in value if type(value) in (tuple, list) else (value,):
+            body = getattr(part, "jaxpr", part)
+            if hasattr(body, "eqns"):
+                yield body
 
 
 def _flow(jaxpr: Any, labels_in: list[Label]) -> list[Label]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import math
 import re
 import tomllib
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.certificate import Certificate
-from coterie.certificate.certificate import unique_keys
 from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.plan import Plan
+from coterie.serialise import read_json
 
 LARGEST = 5 * 10**8  # bytes of a file
 _DATE = re.compile(r"date: (\d{4}-\d{2}-\d{2})")
@@ -134,10 +133,7 @@ def _table(path: Path) -> dict[str, Any] | None:
     text = _text(path)
     if text is None:
         return None
-    try:
-        content = json.loads(text, object_pairs_hook=unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"RUN: {str(path)!r} is not JSON ({' '.join(str(error).split())[:200]})") from None
+    content = read_json(f"RUN: {str(path)!r}", text)
     if not isinstance(content, dict):
         raise InputError(f"RUN: {str(path)!r} holds no table")
     return content

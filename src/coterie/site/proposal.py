@@ -19,10 +19,10 @@ from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity
-from coterie.limits import check_text
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
+from coterie.serialise import read_json
 from coterie.site.messages import COORDINATOR
 
 FORMAT = "coterie-proposal-1"
@@ -113,11 +113,7 @@ class Proposal:
     @classmethod
     def from_json(cls, text: str) -> "Proposal":
         """Refused unless it says what its digest covers, nothing more and nothing less."""
-        check_text("proposal", text)
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"proposal: not valid JSON ({str(error)[:200]})") from None
+        content = read_json("proposal", text)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"proposal: no {FORMAT!r} is in this file; a proposal.json is needed")
         stated = content.pop("digest", None)

@@ -1,7 +1,6 @@
 """A model of a run, applied: scores of rows that its schema encodes, held to its row norm."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from coterie.data import Label, Schema
 from coterie.data.design import Shortening, project_rows
 from coterie.data.tables import Table
 from coterie.errors import InputError
+from coterie.serialise import read_json
 
 _PROBABLE = ("Logistic", "Multinomial")
 
@@ -68,11 +68,7 @@ class FittedModel:
             raise InputError(f"RUN: cannot read {str(path)!r} ({reason})") from None
         except UnicodeDecodeError:
             raise InputError(f"RUN: {str(path)!r} is not UTF-8 text") from None
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"RUN: {str(path)!r} is not JSON ({' '.join(str(error).split())[:200]})") from None
-        return cls.of(content)
+        return cls.of(read_json(f"RUN: {str(path)!r}", text))
 
     def encode(self, table: Table) -> np.ndarray:
         X = self.schema.encode(table)

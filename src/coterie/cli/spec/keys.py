@@ -1,7 +1,9 @@
 """Tables of a spec, key by key: every value is checked, and an unknown key is refused with the nearest valid one."""
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.data.checks import nearest
@@ -15,6 +17,23 @@ LARGEST = 1e100  # squares of larger numbers leave the range of float64
 class Key(NamedTuple):
     check: Check
     default: Any = None
+
+
+def read_toml(what: str, text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # besides TOMLDecodeError: integers of thousands of digits
+        raise InputError(f"{what}: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+
+
+def check_tables(what: str, content: dict[str, Any], known: Iterable[str], needed: Iterable[str]) -> None:
+    refuse_unknown(what, content, known)
+    for name in needed:
+        if name not in content:
+            raise InputError(f"{what}: the table [{name}] is missing")
+    for name, table in content.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{name}: got {short(table)}; a table is needed")
 
 
 def read_table(where: str, content: Any, keys: dict[str, Key]) -> dict[str, Any]:

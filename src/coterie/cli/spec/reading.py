@@ -123,6 +123,35 @@ class Spec:
     inference: InferenceSection | None
     engine: EngineSection
 
+    @classmethod
+    def of(
+        cls,
+        content: dict[str, Any],
+        text: str,
+        path: Path,
+        *,
+        data: DataSection,
+        schema: tuple[Schema | None, tuple[str, ...]],
+        parties: PartiesSection,
+        engine: str | None = None,
+    ) -> "Spec":
+        """From the tables of the file at `path`; `schema` with what it says it read off the data."""
+        privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
+        return cls(
+            text=text,
+            data=data,
+            schema=schema[0],
+            data_derived=schema[1],
+            parties=parties,
+            problem=problem_section(content.get("problem", {})),
+            privacy=privacy,
+            ledger=ledger,
+            ledger_limit=limit,
+            algorithm=algorithm_section(content.get("algorithm", {})),
+            inference=inference_section(content.get("inference")),
+            engine=engine_section(content.get("engine", {}), path.parent, engine),
+        )
+
     @property
     def intercept(self) -> bool:
         """Whether the design has a constant column; the papers' own preprocessing has none unless it is asked for."""
@@ -136,22 +165,9 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     text = read_text(path)
     content = tables_of(text, path)
     data = data_section(content["data"], path.parent)
-    schema, data_derived = _schema(content.get("schema"), data, path.parent)
-    privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
-    spec = Spec(
-        text=text,
-        data=data,
-        schema=schema,
-        data_derived=data_derived,
-        parties=_parties(content.get("parties", {}), data, schema),
-        problem=problem_section(content.get("problem", {})),
-        privacy=privacy,
-        ledger=ledger,
-        ledger_limit=limit,
-        algorithm=algorithm_section(content.get("algorithm", {})),
-        inference=inference_section(content.get("inference")),
-        engine=engine_section(content.get("engine", {}), path.parent, engine),
-    )
+    schema = _schema(content.get("schema"), data, path.parent)
+    parties = _parties(content.get("parties", {}), data, schema[0])
+    spec = Spec.of(content, text, path, data=data, schema=schema, parties=parties, engine=engine)
     if spec.inference is not None and spec.engine.name != "in-process":
         raise InputError(f"inference: got one with the engine {spec.engine.name!r}; 'in-process' is needed")
     if spec.inference is not None and data.preprocessing == "papers":
@@ -161,17 +177,8 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
 
 def tables_of(text: str, path: Path) -> dict[str, Any]:
     """The tables of a spec as TOML gives them, unknown ones refused."""
-    try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # besides TOMLDecodeError: integers of thousands of digits
-        raise InputError(f"spec: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
-    keys.refuse_unknown("spec", content, SECTIONS)
-    for name in ("data", "privacy"):
-        if name not in content:
-            raise InputError(f"spec: the table [{name}] is missing")
-    for name, table in content.items():
-        if not isinstance(table, dict):
-            raise InputError(f"{name}: got {keys.short(table)}; a table is needed")
+    content = keys.read_toml("spec", text, path)
+    keys.check_tables("spec", content, SECTIONS, ("data", "privacy"))
     return content
 
 

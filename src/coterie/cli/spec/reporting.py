@@ -29,7 +29,7 @@ def _published(plan: Plan) -> Published | None:
     """What the algorithm's paper states; none of them speaks of Gaussian noise, so most runs need no research."""
     if plan.algorithm.mechanism.law in (None, "gaussian"):
         return None
-    from coterie.papers.published import published_bound
+    from coterie.papers.bounds import published_bound
 
     found = published_bound(plan)
     return None if found is None else Published(found.theorem, found.total, found.hypotheses)

@@ -1,7 +1,6 @@
 """A study: a spec without data. Public facts stand in it instead: who takes part, with how many records, bounds."""
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,7 @@ from coterie.cli.spec.preparation import make_plan
 from coterie.cli.spec.reading import (
     DataSection,
     Spec,
-    algorithm_section,
-    engine_section,
     parties_section,
-    privacy_section,
-    problem_section,
     read_schema,
     read_text,
     schema_from,
@@ -61,24 +56,11 @@ def read_study(path: Path) -> Study:
         content.get("bounds", {}),
         {"row_norm": Key(keys.positive, 1.0), "weight_bound": Key(keys.positive, 1.0)},
     )
-    privacy, ledger, _ = privacy_section(content["privacy"], path.parent)
-    if ledger is not None:
-        raise InputError("privacy.ledger: got one; between sites every site keeps its own")
-    engine = engine_section(content.get("engine", {}), path.parent, "sites")
-    spec = Spec(
-        text=text,
-        data=_NO_DATA,
-        schema=schema,
-        data_derived=(),
-        parties=parties_section(parties),
-        problem=problem_section(content.get("problem", {})),
-        privacy=privacy,
-        ledger=None,
-        ledger_limit=None,
-        algorithm=algorithm_section(content.get("algorithm", {})),
-        inference=None,
-        engine=engine,
+    spec = Spec.of(
+        content, text, path, data=_NO_DATA, schema=(schema, ()), parties=parties_section(parties), engine="sites"
     )
+    if spec.ledger is not None:
+        raise InputError("privacy.ledger: got one; between sites every site keeps its own")
     label = schema.label
     facts = Facts(
         parties=tuple(sizes),
@@ -90,8 +72,8 @@ def read_study(path: Path) -> Study:
         weight_bound=bounds["weight_bound"],
     )
     about = keys.read_table("study", content.get("study", {}), _ABOUT)
-    settings = {**about, "seed": engine.seed, "intercept": spec.intercept}
-    found = make_plan(spec, facts)
+    settings = {**about, "seed": spec.engine.seed, "intercept": spec.intercept}
+    found, privacy = make_plan(spec, facts), spec.privacy
     return Study(found, schema, tuple(identities.values()), privacy.delta, privacy.tuning, settings)
 
 
@@ -107,19 +89,10 @@ _NO_DATA = DataSection(
 
 
 def _tables(text: str, path: Path) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"study: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+    content = keys.read_toml("study", text, path)
     if "data" in content:
         raise InputError("study: got the table [data]; a study has none: each site has its own (`coterie site init`)")
-    keys.refuse_unknown("study", content, SECTIONS)
-    for name in _NEEDED:
-        if name not in content:
-            raise InputError(f"study: the table [{name}] is missing")
-    for name, table in content.items():
-        if not isinstance(table, dict):
-            raise InputError(f"{name}: got {keys.short(table)}; a table is needed")
+    keys.check_tables("study", content, SECTIONS, _NEEDED)
     return content
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.certificate import Certificate
-from coterie.certificate.certificate import compare, package_digest, software, unique_keys
+from coterie.certificate.certificate import compare, package_digest, software
 from coterie.certificate.statements import NO_TUNING
 from coterie.cli.spec.execution import (
     columns_of,
@@ -19,13 +19,8 @@ from coterie.cli.spec.preparation import Records, load_records, make_plan
 from coterie.cli.spec.reading import (
     DataSection,
     Spec,
-    algorithm_section,
     data_section,
-    engine_section,
-    inference_section,
     parties_section,
-    privacy_section,
-    problem_section,
     schema_from,
     tables_of,
 )
@@ -36,6 +31,7 @@ from coterie.facts import Facts
 from coterie.inference import Inference, Released, conclude
 from coterie.promise import Privacy
 from coterie.rundir import REPORT, SUMS, files_of, transcript_name
+from coterie.serialise import read_json
 from coterie.site.proposal import Proposal
 from coterie.transcript import ReleaseChain, Transcript
 
@@ -199,10 +195,7 @@ def _check_page(page: str, certificate: Certificate) -> bool:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(_text(path), object_pairs_hook=unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"certificate: {path.name} cannot be used ({error})") from None
+    return read_json(f"certificate: {path.name}", _text(path))
 
 
 def _check_intervals(directory: Path, transcript: Transcript, certificate: Certificate, source: Source) -> Inference:
@@ -282,25 +275,18 @@ def _check_proposal(proposal: Proposal, transcript: Transcript, certificate: Cer
 def _check_spec(text: str, path: Path, certificate: Certificate) -> Source:
     """Refuse the first thing that the spec asks for and the certificate does not say."""
     plan, content = certificate.plan, tables_of(text, path)
-    privacy, ledger, limit = privacy_section(content["privacy"], path.parent)
-    schema, derived = _schema(content.get("schema", {}))
-    spec = Spec(
-        text=text,
+    spec = Spec.of(
+        content,
+        text,
+        path,
         data=data_section(content["data"], path.parent),
-        schema=schema,
-        data_derived=derived,
+        schema=_schema(content.get("schema", {})),
         parties=parties_section(content.get("parties", {})),
-        problem=problem_section(content.get("problem", {})),
-        privacy=privacy,
-        ledger=ledger,
-        ledger_limit=limit,
-        algorithm=algorithm_section(content.get("algorithm", {})),
-        inference=inference_section(content.get("inference")),
-        engine=engine_section(content.get("engine", {}), path.parent),
     )
+    privacy = spec.privacy
     _agree("privacy.delta", privacy.delta, certificate.delta)
     _agree("privacy.tuning", privacy.tuning or NO_TUNING, certificate.document["tuning"])
-    if ledger is None and certificate.document["past"]:
+    if spec.ledger is None and certificate.document["past"]:
         raise InputError("certificate: it lists earlier releases, but spec.toml names no ledger that could know them")
     _check_loss(privacy, certificate)
     _agree("engine.seed", spec.engine.seed is not None, certificate.not_private)

@@ -1,20 +1,17 @@
 """What Zhang, Khalili & Liu (2018) state about the loss of a run."""
 
+from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.papers.bounds import PublishedBound, common_hypotheses, record_weight, room_for_jacobian, summed
 from coterie.plan import Plan
-from coterie.privacy.objective import PenaltyPerturbation
-from coterie.schedules import Schedule
 
 
 def penalty_perturbation_theorem_4_1(plan: Plan) -> PublishedBound | None:
     """PP Theorem 4.1: sum_t C (1.4 c1 + alpha_i(t)) / (eta_i(t) V_i B_i)."""
-    mechanism = plan.algorithm.mechanism
-    assert isinstance(mechanism, PenaltyPerturbation)
+    assert isinstance(plan.algorithm, PenaltyPerturbedADMM)
+    mechanism, dual_step = plan.algorithm.mechanism, plan.algorithm.dual_step
     rate = mechanism.noise_rate
     if rate is None:
         return None
-
-    dual_step: Schedule = plan.algorithm.dual_step  # type: ignore[attr-defined]
 
     def loss(t: int, i: int) -> float:
         penalties = mechanism.penalty.at(t, i) * int(plan.topology.degrees[i])

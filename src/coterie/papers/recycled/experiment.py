@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM, RecycledADMM
+from coterie.papers.bounds import published_bound
 from coterie.papers.census import Network, network
 from coterie.papers.figure import Claim, Claims, Curve, Curves, Scale, chosen, printed
 from coterie.papers.measures import ACCOUNTINGS, over_runs, privacy
-from coterie.papers.published import published_bound
 from coterie.plan import Plan
 from coterie.privacy.objective import LinearPerturbation, NoNoise
 from coterie.schedules import Schedule

@@ -11,10 +11,10 @@ import itertools
 import numpy as np
 
 from coterie.algorithms import DualPerturbedADMM, PenaltyPerturbedADMM
+from coterie.papers.bounds import published_bound
 from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.measures import ACCOUNTINGS, APPROXIMATE, DELTA, PUBLISHED, PURE
 from coterie.papers.panels import finish, grid, plot, privacy_rows
-from coterie.papers.published import published_bound
 from coterie.papers.recycled.experiment import (
     CITATION,
     GAMMA,
