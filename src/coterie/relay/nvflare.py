@@ -225,6 +225,7 @@ def write_job(folder: Path, names: dict[str, str], at_server: str, arguments: di
 @contextlib.contextmanager
 def _carrying(kit: Path, parties: Sequence[str], check: Callable[[], None]) -> Iterator[Exchange]:
     """check: raises where something that was just started has ended already."""
+    kit = kit.resolve()  # FLARE takes other paths to begin in a folder of its own
     content = _read_kit(kit)
     missing = [party for party in parties if party not in content["parties"]]
     if missing:
@@ -242,6 +243,10 @@ def _carrying(kit: Path, parties: Sequence[str], check: Callable[[], None]) -> I
             keeping.join()
 
 
+class RefusedError(UnreachableError):
+    """The server is there, and does not do what it is asked."""
+
+
 class Session:
     """Asks FLARE's server, through a process that lasts until something goes wrong (`relay.nvflare_session`)."""
 
@@ -250,7 +255,7 @@ class Session:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, command: str, about: str) -> str:
-        """UnreachableError where the server is away, still starting, or does not do it."""
+        """UnreachableError where the server is away or still starting, RefusedError where it does not do it."""
         if self._process is None:
             with open(self.kit / "session.log", "ab") as log:
                 self._process = subprocess.Popen(
@@ -270,7 +275,7 @@ class Session:
             told = {"error": "the session has ended"}
         if "error" in told:
             self.close()
-            raise UnreachableError(told["error"])
+            raise (RefusedError if told.get("logged_in") else UnreachableError)(told["error"])
         return told["value"]
 
     def close(self) -> None:
@@ -322,6 +327,9 @@ class _Jobs:
             # a job whose worker has left the hub never comes back to it
             if self._job is None or self._reached or self._has_ended():
                 self._submit()
+        except RefusedError as error:
+            self._job = None
+            self._failed(str(error))
         except UnreachableError as error:  # its server is away, or still starting
             _LOGGER.debug("nvflare: %s", error)
 
@@ -332,13 +340,17 @@ class _Jobs:
             status = self._session.ask("status", self._job)
             if not status.startswith("FINISHED"):
                 return False
+        self._failed(status)
+        return True
+
+    def _failed(self, why: str) -> None:
+        _LOGGER.debug("nvflare: a job carried nothing: %s", why)
         self._not_before = time.monotonic() + PAUSE_S
         # a site that is away makes jobs fail, for as long as the proposal waits; what never worked is another matter
         if self._failures is not None:
             self._failures += 1
             if self._failures >= MOST_FAILURES:
-                raise CoterieError(f"{MOST_FAILURES} jobs in a row ended without carrying anything ({status})")
-        return True
+                raise CoterieError(f"{MOST_FAILURES} jobs in a row ended without carrying anything ({why})")
 
     def _submit(self) -> None:
         self._job = self._session.ask("submit", str(self.kit / "job"))

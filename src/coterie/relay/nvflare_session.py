@@ -3,7 +3,8 @@
     python -m coterie.relay.nvflare_session USER KIT
 
 Each line on standard input is a command and what it is about (submit FOLDER, status JOB, abort JOB), and is answered by
-a line of JSON: {"value": ...}, or {"error": ...}, after which a new process is needed. It ends with its input.
+a line of JSON: {"value": ...}, or {"error": ..., "logged_in": ...}, after which a new process is needed. It ends with
+its input.
 """
 
 import json
@@ -35,7 +36,8 @@ def main(user: str, kit: str) -> None:
             session = session or new_secure_session(user, kit, timeout=LOGIN_S)
             told = {"value": answer(session, command, about)}
         except BaseException as error:  # FLARE raises what it likes while its server is away or starting
-            told = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
+            said = " ".join(str(error).split())[:300] or type(error).__name__
+            told = {"error": said, "logged_in": session is not None}
         print(json.dumps(told), file=answers, flush=True)
     os._exit(0)  # without waiting for its threads
 
