@@ -16,7 +16,7 @@ test: lint
 
 test-slow: .venv/installed .venv-flower/installed
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
-	.venv-flower/bin/pytest -m slow tests/engines/test_flower.py
+	.venv-flower/bin/pytest -m slow tests/engines/test_flower.py tests/engines/test_flower_kits.py
 
 # The lowest versions that pyproject.toml allows, in an environment of their own.
 test-lowest:

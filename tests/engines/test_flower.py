@@ -1,10 +1,16 @@
 """Runs over a real SuperLink and four SuperNodes with certificates: the same numbers as in one process, and strangers
 are refused."""
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import flower_kills
 import numpy as np
@@ -129,3 +135,32 @@ def test_a_superlink_that_shows_another_certificate_is_not_spoken_to(fleet, stra
 def test_a_run_goes_on_whatever_is_killed(tmp_path):
     # one of each in one run; `python tests/engines/flower_kills.py` has three runs of each
     assert flower_kills.main([("everything", "superlink", "supernode")], tmp_path) == []
+
+
+def processes_below(folder):
+    """Command lines of everything that was started with this folder for its temporary files."""
+    mark, found = os.fsencode(f"TMPDIR={folder}"), []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if place.name.isdecimal() and mark in (place / "environ").read_bytes().split(b"\0"):
+                found.append((place / "cmdline").read_bytes())
+    return found
+
+
+def test_ctrl_c_ends_the_demo_and_all_that_it_has_started(tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "coterie", "demo", "--engine", "flower", "--json"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # a shell's background jobs ignore it, and hand that on
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    end = time.monotonic() + 120
+    while not any(b"flower-supernode" in command for command in processes_below(tmp_path)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    demo.send_signal(signal.SIGINT)
+    out, _ = demo.communicate(timeout=120)
+    assert (demo.returncode, out) == (130, b"")
+    assert processes_below(tmp_path) == []

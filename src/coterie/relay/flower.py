@@ -39,7 +39,7 @@ from coterie.relay.hub import Hub
 from coterie.relay.processes import Processes, end_all
 from coterie.site.sockets import Exchange
 
-_CONNECTION = "coterie"  # what the SuperLink is called in Flower's own configuration
+CONNECTION = "coterie"  # what the SuperLink is called in Flower's own configuration
 COORDINATOR_SOCKET = "coordinator-socket"  # in the run's configuration, for the ServerApp
 LOOPBACK = "127.0.0.1"
 READY_S = 120.0  # for a SuperLink to come up
@@ -213,7 +213,7 @@ class Kit:
                 if not registered:
                     self.register()
                 registered = True
-                self._flwr("run", "app", _CONNECTION, "--run-config", f"{COORDINATOR_SOCKET}={json.dumps(str(path))}")
+                self.flwr("run", "app", CONNECTION, "--run-config", f"{COORDINATOR_SOCKET}={json.dumps(str(path))}")
             except CoterieError as error:
                 # it is not there now, and the coordinator waits for as long as was agreed
                 if str(error) != said and not ended.is_set():
@@ -228,17 +228,17 @@ class Kit:
     def register(self) -> None:
         """Tell the SuperLink which nodes may log in, each under its party's name."""
         for number, party in enumerate(self.parties):
-            self._flwr("supernode", "register", f"nodes/{number}.pub", _CONNECTION, "--name", party)
+            self.flwr("supernode", "register", f"nodes/{number}.pub", CONNECTION, "--name", party)
 
     def write_connection(self) -> None:
         """Where the SuperLink is, as `flwr` reads it."""
         home = self.folder / "home"
         home.mkdir(mode=0o700, exist_ok=True)
         connection = {"address": self.address, "root-certificates": str(self.folder.resolve() / "ca.crt")}
-        content = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
+        content = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (home / "config.toml").write_text(tomli_w.dumps(content), encoding="utf-8")
 
-    def _flwr(self, *arguments: str) -> None:
+    def flwr(self, *arguments: str) -> None:
         done = subprocess.run(
             [_program("flwr"), *arguments],
             cwd=self.folder,
