@@ -1,6 +1,7 @@
 """What a round between sites costs over an engine, beside a bare round trip of the same engine with as many bytes.
 
     python benchmarks/relay.py --engine nvflare [--rounds 40]
+    python benchmarks/relay.py --engine flower --rounds 8
 
 Four hospitals (heart disease) on this machine, each site a process. A round is everything from a coordinator's request
 to its record of what was released: sealing, the engine, the site's checks, its step, its commit on disk, its signature.
@@ -102,7 +103,28 @@ class BareNvflare:
         return json.loads(out.read_text())[2:]
 
 
-BARE = {"nvflare": BareNvflare()}
+class BareFlower:
+    """Our SuperLink and SuperNodes, and an app of Flower's that asks every node with as many bytes, by its own loop."""
+
+    def prepare(self, place, sockets):
+        pass
+
+    def round_trips(self, place, sizes, n_rounds):
+        """Seconds of each."""
+        from coterie.relay import flower
+
+        out, app = place / "bare.json", Path(__file__).parent / "flower_bare"
+        config = f'n_rounds={n_rounds} there={sizes[0]} back={sizes[1]} out="{out}"'
+        flower.Kit.read(place).flwr("run", str(app), flower.CONNECTION, "--run-config", config)
+        end = time.monotonic() + 120 * n_rounds
+        while not out.exists():
+            if time.monotonic() > end:
+                raise SystemExit("the bare app came to no result")
+            time.sleep(1.0)
+        return json.loads(out.read_text())[2:]
+
+
+BARE = {"flower": BareFlower(), "nvflare": BareNvflare()}
 
 
 def main(engine, n_rounds):

@@ -4,7 +4,7 @@
 
 SuperNodes connect outwards and log in with a key that the coordinator has registered under their party's name. What
 Flower carries are sealed envelopes. It starts a process for every message and a node looks for new ones every three
-seconds, so a round takes some five seconds: plans for it are short.
+seconds, so a round takes seconds: plans for it are short.
 
 A folder that holds what the coordinator's end needs is a kit; `coterie deploy` writes one, and one is made for a run on
 this machine:
