@@ -1,7 +1,7 @@
 """Stopwatch of the quickstart: a clean clone, a table with semicolons, blanks and a category that nobody listed, and
 its report in a browser. Prints the table for docs/quickstart.md.
 
-    python tools/stopwatch.py [--extras report]
+    python tools/stopwatch.py [--extras sklearn,report]
 
 Everything happens in a new folder that is removed at the end, with the commands and files of docs/quickstart.md as they
 stand there; packages come from wherever pip gets them. Waiting is measured, and beside it what the processor did, which
@@ -114,7 +114,7 @@ def opened(report: Path, environment: dict[str, str]) -> Step:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--extras", default="report", help="of the package that are installed, by commas")
+    parser.add_argument("--extras", default="", help="of the package that are installed, by commas")
     options = parser.parse_args()
     cores, (load, _, _) = os.cpu_count(), os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="coterie-stopwatch-") as name:
