@@ -71,7 +71,8 @@ def test_neighbours_differ_in_what_is_protected_and_nothing_else(instances):
             one, two = instance.pair(setting)
             assert one.facts == two.facts
             n_changed = [
-                int(((a.y != b.y) | (a.weight != b.weight)).sum()) for a, b in zip(one.shards, two.shards, strict=True)
+                int(((a.X != b.X).any(axis=1) | (a.y != b.y) | (a.weight != b.weight)).sum())
+                for a, b in zip(one.shards, two.shards, strict=True)
             ]
             assert n_changed[0] == (1 if instance.unit == "record" else 2)
             assert not any(n_changed[1:])

@@ -20,14 +20,16 @@ from coterie.algorithms import (
     NoisyGradientDescent,
     PenaltyPerturbedADMM,
     PrimalPerturbedADMM,
+    StandardisedGradientDescent,
     SumNoisedADMM,
 )
 from coterie.audit.reachability import reached
-from coterie.network.channels import Curator, SecureSum
+from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import OutputPerturbation, PenaltyPerturbation
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
+from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2, Logistic, Problem
 
 TRIALS, ALLOWED = 200, (72, 128)
@@ -48,6 +50,12 @@ ALGORITHMS = {
     ),
     "gradients, secure sum": NoisyGradientDescent(
         mechanism=GaussianGradient(noise_multiplier=100.0), step=0.1, channel=SecureSum(), **SUM
+    ),
+    "gradients, nobody": NoisyGradientDescent(
+        mechanism=GaussianGradient(noise_multiplier=100.0), step=0.1, channel=Broadcast(), **SUM
+    ),
+    "sums of columns, nobody": StandardisedGradientDescent(
+        mechanism=StandardisedGradient(noise_multiplier=100.0, column_std=200.0), step=0.1, channel=Broadcast(), **SUM
     ),
     "M1": LocallyNoisedADMM(mechanism=LocalNoise(**PROX), **SUM),
     "M2, curator": SumNoisedADMM(mechanism=SumNoise(**PROX), channel=Curator(), **SUM),
