@@ -82,19 +82,17 @@ class BareNvflare:
 
     def round_trips(self, place, sizes, n_rounds):
         """Seconds of each."""
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
-
         from coterie.relay import nvflare
 
         kit, out = place / "kits" / nvflare.USER, place / "bare.json"
         arguments = {"n_rounds": n_rounds, "there": sizes[0], "back": sizes[1], "out": str(out)}
         names = json.loads((kit / nvflare.KIT).read_text())["parties"]
         nvflare.write_job(kit / "bare", names, "bare_nvflare.AtServer", arguments, "bare_nvflare.AtSite")
-        session = new_secure_session(nvflare.USER, str(kit))
+        session = nvflare.Session(kit)
         try:
-            job = session.submit_job(str(kit / "bare"))
+            job = session.ask("submit", str(kit / "bare"))
             while not out.exists():
-                status = session.get_job_meta(job)["status"]
+                status = session.ask("status", job)
                 if status.startswith("FINISHED") and not out.exists():
                     raise SystemExit(f"the bare job ended without a result: {status}")
                 time.sleep(1.0)
