@@ -38,7 +38,9 @@ class Stop:
             # what is raised there is printed and forgotten, so it is raised a moment later
             threading.Timer(0.01, self._again, (number,)).start()
         if self._signals == 1 and self.answer:
-            os.write(2, f"{self.answer}\n".encode())
+            # a terminal or a pipe that is gone must not raise in whatever the signal landed in
+            with contextlib.suppress(OSError):
+                os.write(2, f"{self.answer}\n".encode())
 
     def _again(self, number: int) -> None:
         if _active is self:

@@ -263,6 +263,48 @@ def test_a_killed_run_leaves_its_log_to_the_next_one(coterie, spec):
     assert "charged to the ledger" in (spec.parent / "spec-run-failed" / "run.log").read_text()
 
 
+# in a process of its own: JAX, which other tests load, warns of forks
+TERMINAL = """
+import os, pty, select, sys, time
+from pathlib import Path
+run, terminal = pty.fork()
+if run == 0:
+    os.execv(sys.executable, [sys.executable, "-m", "coterie", "run", "spec.toml"])
+log = Path(".spec-run.partial", "run.log")
+while not (log.exists() and "charged" in log.read_text()):
+    select.select([terminal], [], [], 0.1)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]))
+"""
+
+
+def test_a_terminal_that_goes_away_keeps_what_was_released(coterie, spec):
+    """Its signal stops the run; nothing can be drawn or said any more, and that must not cost the result."""
+    many = SPEC.replace("rounds = 40", 'name = "noisy-gradient-descent"\nrounds = 30000')
+    spec.write_text(many.replace("ledger", 'trust = "curator"\nledger'))
+    done = subprocess.run([sys.executable, "-c", TERMINAL], cwd=spec.parent, timeout=120)
+    assert done.returncode == 130
+    assert charged(spec) == 1
+    assert left(spec.parent) == {"spec-run"}
+    assert coterie("certificate", "verify", spec.parent / "spec-run")[0] == 0
+
+
+def test_an_answer_that_nobody_hears_raises_nothing():
+    reading, writing = os.pipe()
+    os.close(reading)
+    before = os.dup(2)
+    os.dup2(writing, 2)
+    try:
+        with stoppable() as stop:
+            stop.answer = "stopping"
+            signal.raise_signal(signal.SIGINT)
+            assert stop.asked
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(writing)
+
+
 def test_an_exception_waits_until_the_collectors_callback_is_over(capfd):
     landed = []
 

@@ -40,6 +40,53 @@ TELL_AND_RUN = (
 )
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_command_stops_all_ranks_and_says_so(coterie, tmp_path, number):
+    """Ctrl-C at mpiexec itself would kill them within a quarter of a second."""
+    Spending.create(tmp_path / "spent.json")
+    (tmp_path / "spec.toml").write_text(SPEC)
+    command = [sys.executable, "-m", "coterie", "run", "spec.toml", "--ranks", "2", "--json"]
+    job = subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        started = tmp_path / ".spec-run.partial" / "run.log"
+        for _ in range(600):
+            if started.exists():
+                break
+            time.sleep(0.1)
+        time.sleep(1)
+        job.send_signal(number)
+        out, told = job.communicate(timeout=120)
+    finally:
+        job.kill()
+        job.communicate()
+    assert job.returncode == 130, told
+    assert "spent.json was charged in full" in told
+    assert json.loads(out)["rounds"] < 100_000
+    assert len(Spending(path=tmp_path / "spent.json").charges) == 1
+    assert coterie("certificate", "verify", tmp_path / "spec-run")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (("--ranks", "0"), "--ranks: got 0; an integer >= 1 is needed"),
+        (("--ranks", "2", "--engine", "sites"), "--ranks: got 2 with --engine sites; only the engine mpi has ranks"),
+        (("--ranks", "5"), "5 processes for 4 parties"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_before_anything_is_charged(tmp_path, more, sentence):
+    Spending.create(tmp_path / "spent.json")
+    (tmp_path / "spec.toml").write_text(SPEC)
+    command = [sys.executable, "-m", "coterie", "run", "spec.toml", *more]
+    many = {**ENVIRONMENT, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    done = subprocess.run(command, cwd=tmp_path, env=many, text=True, capture_output=True)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert Spending(path=tmp_path / "spent.json").charges == ()
+
+
 @pytest.mark.parametrize("rank", [0, 1, None], ids=["the first", "another", "all, by mpiexec"])
 def test_ranks_stop_together(coterie, tmp_path, rank):
     Spending.create(tmp_path / "spent.json")

@@ -1,5 +1,6 @@
 """The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
 
+import contextlib
 import json
 import logging
 import os
@@ -244,5 +245,6 @@ def main() -> None:
 
 def _end(sentence: str, code: int) -> NoReturn:
     _LOGGER.debug("this error arose here:", exc_info=True)
-    typer.echo(f"coterie: {sentence}", err=True)
+    with contextlib.suppress(OSError):  # of a standard error that is gone
+        typer.echo(f"coterie: {sentence}", err=True)
     sys.exit(code)

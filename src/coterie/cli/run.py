@@ -38,6 +38,9 @@ def run(
         bool, typer.Option("--audit", help="First audit the algorithm and its mechanism; the certificate shows it.")
     ] = False,
     engine: Annotated[str | None, typer.Option(help="in-process, sites, nvflare, flower or mpi.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Start so many processes of the engine mpi, and stop them together.")
+    ] = None,
     new_ledger: Annotated[
         bool, typer.Option("--new-ledger", help="Make the ledger that the spec names; without this it must be there.")
     ] = False,
@@ -50,15 +53,20 @@ def run(
 
     The directory holds the spec, the plan, the transcript, the certificate, the model, a log and a report to open in a
     browser; it appears complete or not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed,
-    2 bad input, 130 stopped by Ctrl-C, SIGTERM or SIGUSR1 (what was released is kept, and charged in full). With
-    --engine sites every party's records are in a process of its own, with its own keys and ledger, and every one signs
-    the certificate. On a
-    cluster: mpiexec -n 8 coterie run spec.toml --engine mpi.
+    2 bad input, 130 stopped by Ctrl-C, SIGTERM, SIGUSR1 or a terminal that is gone (what was released is kept, and
+    charged in full). With --engine sites every party's records are in a process of its own, with its own keys and
+    ledger, and every one signs the certificate. On a cluster: coterie run spec.toml --ranks 8, or mpiexec -n 8 coterie
+    run spec.toml --engine mpi.
     """
+    if ranks is not None:
+        given = {"--plan": plan_only, "--audit": audit, "--new-ledger": new_ledger, "--show-values": show_values}
+        flags = [name for name, wanted in {**given, "--json": json_line}.items() if wanted]
+        raise typer.Exit(_at_ranks(ranks, spec, out, engine, flags))
+
     from coterie.stopping import stoppable
 
     # the last one is what mpiexec and batch systems hand on to the ranks; Ctrl-C at mpiexec kills them
-    with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1) as stop:
+    with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) as stop:
         stop.patience = 0  # until something is charged
         try:
             _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
@@ -66,6 +74,20 @@ def run(
             if stop.patience == 0:
                 typer.echo("coterie: stopped before anything was charged or released; nothing is kept", err=True)
             raise typer.Exit(130) from None
+
+
+def _at_ranks(ranks: int, spec: Path, out: Path | None, engine: str | None, flags: list[str]) -> int:
+    from coterie.cli.ranks import run_ranks
+    from coterie.cli.spec import read_spec
+    from coterie.errors import InputError
+
+    if ranks < 1:
+        raise InputError(f"--ranks: got {ranks}; an integer >= 1 is needed")
+    if engine not in (None, "mpi"):
+        raise InputError(f"--ranks: got {ranks} with --engine {engine}; only the engine mpi has ranks")
+    read_spec(spec, engine="mpi")  # what is wrong with it is said once, here
+    to = [] if out is None else ["--out", str(out)]
+    return run_ranks(ranks, [str(spec), "--engine", "mpi", *to, *flags])
 
 
 def _run(
@@ -138,9 +160,14 @@ def _run(
                 if checkpoint is not None:
                     checkpoint.remove()  # what was released is in the directory now
                 add_report(directory)
-                _tell(outcome, directory, json_line)
+                try:
+                    _tell(outcome, directory, json_line)
+                except OSError:
+                    if not stop.asked:  # by a terminal that is gone, say
+                        raise
     if stop.asked or not outcome.transcript.complete:
-        typer.echo(f"coterie: {_what_stopped(outcome, directory)}", err=True)
+        with contextlib.suppress(OSError):
+            typer.echo(f"coterie: {_what_stopped(outcome, directory)}", err=True)
         raise typer.Exit(130)
 
 

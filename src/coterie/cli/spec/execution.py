@@ -241,7 +241,8 @@ def outcome_of(
         transcript = carry_out()
     except Interrupted as stopped:
         transcript = stopped.transcript
-    with stoppable() as stop, stop.shielded():
+    with stoppable() as stop:
+        stop.patience = math.inf  # until whoever called this has written it
         log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
         return Outcome(
             spec=prepared.spec,

@@ -1,6 +1,7 @@
 """A spec at sites on this machine: a folder, keys, a ledger and a process for every party, a coordinator here."""
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -156,6 +157,7 @@ def execute_at_sites(
         exchange = Sealing(proposal, keys, running.watched(carry))
         coordinator = Coordinator(proposal, keys, exchange, running.folder / "run", watch=watch)
         transcript, signed = coordinate(coordinator, stop)
+        stop.patience = math.inf  # until whoever called this has written it
         log.add(f"{transcript.n_rounds} of {plan.n_rounds} rounds released")
         if signed is not None:
             log.add(f"signed by {', '.join(plan.facts.parties)}")

@@ -1,0 +1,51 @@
+"""`coterie run --ranks`: all processes of a cluster's run started by one command, which stops them as it stops any run.
+
+Ctrl-C at Open MPI's `mpiexec` kills its processes a quarter of a second later, whatever they are doing. SIGUSR1 it
+hands on to them, and they stop together after a round. So `mpiexec` gets a session of its own, where no terminal
+reaches it, and is told to stop by SIGUSR1 alone.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.errors import MissingExtraError
+
+STOPPED = 130
+
+
+def run_ranks(n_ranks: int, arguments: Sequence[str]) -> int:
+    """`coterie run` with these arguments, at so many processes; its exit code."""
+    command = [_mpiexec(), "-n", str(n_ranks), sys.executable, "-m", "coterie", "run", *arguments]
+    asked = 0
+    job: subprocess.Popen[bytes] | None = None
+
+    def stop(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+        if job is not None:
+            job.send_signal(signal.SIGUSR1)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.signal(number, stop) for number in signals}
+    try:
+        job = subprocess.Popen(command, start_new_session=True)
+        if asked:  # before there was anybody to tell
+            job.send_signal(signal.SIGUSR1)
+        code = job.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    # a process that was not ready for a signal ends by it, before anything was charged
+    return STOPPED if asked and code != 0 else code
+
+
+def _mpiexec() -> str:
+    """The one that belongs to this Python, or any."""
+    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    if found is None:
+        raise MissingExtraError("--ranks: no mpiexec is here; pip install 'coterie[mpi]' brings one")
+    return found
