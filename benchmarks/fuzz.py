@@ -36,7 +36,7 @@ import numpy as np
 from coterie.certificate import Certificate
 from coterie.cli.main import main as command
 from coterie.cli.spec import prepare, read_spec
-from coterie.cli.spec.verification import verify_path
+from coterie.cli.spec.verification import ONLY_SAID, verify_path
 from coterie.data import Schema
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import CoterieError
@@ -372,8 +372,13 @@ def _says_the_same(path: Path, before: bytes, after: bytes) -> bool:
     if path.suffix == ".toml":
         import tomllib
 
-        # a key that is not there has its default, and the plan that follows was compared
-        return _where_both_speak(tomllib.loads(before.decode()), tomllib.loads(after.decode()))
+        # a key that is not there has its default, and the plan that follows was compared; what nothing implies is told
+        specs = [tomllib.loads(content.decode()) for content in (before, after)]
+        for spec in specs:
+            for table, keys in ONLY_SAID.items():
+                for key in keys:
+                    spec.get(table, {}).pop(key, None)
+        return _where_both_speak(*specs)
     return path.name == "SHA256SUMS" and set(before.splitlines()) == set(after.splitlines())
 
 
@@ -383,13 +388,13 @@ def _nearly(one: Any, two: Any) -> bool:
     if isinstance(one, list) and isinstance(two, list):
         return len(one) == len(two) and all(map(_nearly, one, two))
     numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (one, two))
-    return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12) if numbers else one == two
+    return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12) if numbers else (type(one), one) == (type(two), two)
 
 
 def _where_both_speak(one: Any, two: Any) -> bool:
     if isinstance(one, dict) and isinstance(two, dict):
         return all(_where_both_speak(one[key], two[key]) for key in one.keys() & two.keys())
-    return one == two
+    return one == two and isinstance(one, bool) == isinstance(two, bool)
 
 
 def fuzz_checkpoint(base: Path, folder: Path, rng: random.Random) -> str:

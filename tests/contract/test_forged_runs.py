@@ -204,6 +204,51 @@ def test_another_spec(request, tmp_path, which, old, new):
     forged.refused()
 
 
+IMPOSSIBLE = [
+    ("heart", "[privacy]", '[schema]\nfile = "x.toml"\n[privacy]'),
+    ("heart", "[privacy]", "[schema]\n[privacy]"),
+    ("heart", "[privacy]", '[parties]\ncolumn = "hospital"\n[privacy]'),
+    ("hospitals", "[parties]", "[parties]\ncount = 2"),
+    ("hospitals", "[schema.label]", '[schema]\nfile = "x.toml"\n[schema.label]'),
+]
+
+
+@pytest.mark.parametrize(("which", "old", "new"), IMPOSSIBLE, ids=[new.replace("\n", " ") for _, _, new in IMPOSSIBLE])
+def test_a_spec_that_no_run_accepts(request, tmp_path, which, old, new):
+    forged = Forged(request.getfixturevalue(which), tmp_path)
+    forged.text("spec.toml", old, new)
+    forged.refused()
+
+
+TOLD = [
+    (
+        "heart",
+        "[privacy]",
+        '[privacy]\nledger = "x.json"\nledger_limit = [1.0, 1e-3]',
+        "privacy.ledger, privacy.ledger_lim",
+    ),
+    ("heart", "[privacy]", '[engine]\nname = "mpi"\ncheckpoint = "x"\n[privacy]', "engine.name, engine.checkpoint in"),
+    ("heart", "[data]", '[data]\npurpose = "research"\npublic = true', "data.public, data.purpose in"),
+    ("hospitals", "north.csv", "other.csv", "data.files in"),
+    (
+        "hospitals",
+        "[data]",
+        '[data]\ndelimiter = ";"\nencoding = "latin-1"',
+        "data.files, data.delimiter, data.encoding",
+    ),
+]
+
+
+@pytest.mark.parametrize(("which", "old", "new", "said"), TOLD, ids=[new.replace("\n", " ") for _, _, new, _ in TOLD])
+def test_what_nothing_implies_is_said_to_be_so(request, tmp_path, which, old, new, said):
+    forged = Forged(request.getfixturevalue(which), tmp_path)
+    forged.text("spec.toml", old, new)
+    (forged.folder / "report.html").unlink(missing_ok=True)
+    (forged.folder / "SHA256SUMS").write_text(sums(forged.folder))
+    _, _, notes = verify_path(forged.folder)
+    assert any(said in note and "nothing here implies" in note for note in notes), notes
+
+
 MODELS = {
     "labels in another order": lambda m: m["labels"].reverse(),
     "labels of the schema in another order": lambda m: m["schema"]["label"]["values"].reverse(),

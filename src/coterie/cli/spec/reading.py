@@ -166,7 +166,7 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     content = tables_of(text, path)
     data = data_section(content["data"], path.parent)
     schema = _schema(content.get("schema"), data, path.parent)
-    parties = _parties(content.get("parties", {}), data, schema[0])
+    parties = parties_of(content.get("parties", {}), data, schema[0])
     spec = Spec.of(content, text, path, data=data, schema=schema, parties=parties, engine=engine)
     if spec.inference is not None and spec.engine.name != "in-process":
         raise InputError(f"inference: got one with the engine {spec.engine.name!r}; 'in-process' is needed")
@@ -241,16 +241,24 @@ def data_section(content: Any, folder: Path) -> DataSection:
 
 
 def _schema(content: Any, data: DataSection, folder: Path) -> tuple[Schema | None, tuple[str, ...]]:
+    file = schema_file(content, data)
+    if file is not None:
+        return read_schema(folder / file)
+    return (None, ()) if data.dataset is not None else schema_from(content)
+
+
+def schema_file(content: Any, data: DataSection) -> str | None:
+    """The file in which the schema is, if it is in one; refused where there is one too many or none."""
     if data.dataset is not None:
         if content is not None:
             raise InputError(f"schema: got one beside data.dataset = {data.dataset!r}, which has its own; leave it out")
-        return None, ()
+        return None
     if content is None:
         raise InputError("spec: the table [schema] is missing; `coterie schema make` writes one to fill in")
-    if isinstance(content, dict) and "file" in content:
-        keys.refuse_unknown("schema", content, ("file",))
-        return read_schema(folder / keys.text("schema.file", content["file"]))
-    return schema_from(content)
+    if not isinstance(content, dict) or "file" not in content:
+        return None
+    keys.refuse_unknown("schema", content, ("file",))
+    return keys.text("schema.file", content["file"])
 
 
 def read_schema(path: Path) -> tuple[Schema, tuple[str, ...]]:
@@ -291,7 +299,7 @@ def parties_section(content: Any) -> PartiesSection:
     return PartiesSection(**keys.read_table("parties", content, table))
 
 
-def _parties(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
+def parties_of(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
     section = parties_section(content)
     if section.column is not None and (data.file is None or section.count is not None):
         raise InputError(f"parties.column: got {section.column!r}; it goes with data.file, and not with parties.count")

@@ -20,7 +20,9 @@ from coterie.cli.spec.reading import (
     DataSection,
     Spec,
     data_section,
+    parties_of,
     parties_section,
+    schema_file,
     schema_from,
     tables_of,
 )
@@ -35,6 +37,17 @@ from coterie.serialise import read_json
 from coterie.site.proposal import Proposal
 from coterie.transcript import ReleaseChain, Transcript
 
+# keys of a spec on which neither the plan nor anything else in the directory of a run depends
+ONLY_SAID = {
+    "data": (
+        "file", "files", "test", "public", "delimiter", "encoding", "weight_column", "min_records", "purpose",
+    ),
+    "schema": ("file",),
+    "parties": ("column", "seed"),
+    "privacy": ("ledger", "ledger_limit"),
+    # --engine takes the place of the name; the certificate says which it was
+    "engine": ("name", "checkpoint", "checkpoint_every"),
+}  # fmt: skip
 _OF_THE_DATA = ("labels", "parties", "sizes", "n_features", "label_bound", "data_derived")
 
 
@@ -125,7 +138,10 @@ def _check_run(directory: Path, certificate: Certificate, *, report: bool) -> tu
     if "proposal.json" in origin:
         source = _check_proposal(Proposal.read(directory), transcript, certificate)
     if "spec.toml" in origin:
-        source = _check_spec(_text(directory / "spec.toml"), directory / "spec.toml", certificate)
+        text = _text(directory / "spec.toml")
+        source = _check_spec(text, directory / "spec.toml", certificate)
+        if said := _only_said(tables_of(text, directory / "spec.toml")):
+            notes.append(f"{', '.join(said)} in spec.toml: nothing here implies what it says there")
     stated = _json(directory / "summary.json")
     nonprivate = None
     if isinstance(stated, dict) and "nonprivate" in stated:
@@ -275,13 +291,18 @@ def _check_proposal(proposal: Proposal, transcript: Transcript, certificate: Cer
 def _check_spec(text: str, path: Path, certificate: Certificate) -> Source:
     """Refuse the first thing that the spec asks for and the certificate does not say."""
     plan, content = certificate.plan, tables_of(text, path)
+    data = data_section(content["data"], path.parent)
+    elsewhere = schema_file(content.get("schema"), data) is not None
+    schema = (None, ()) if elsewhere or data.dataset is not None else schema_from(content["schema"])
+    # a schema that is not here may name the column of the parties
+    parties = parties_section(content.get("parties", {}))
     spec = Spec.of(
         content,
         text,
         path,
-        data=data_section(content["data"], path.parent),
-        schema=_schema(content.get("schema", {})),
-        parties=parties_section(content.get("parties", {})),
+        data=data,
+        schema=schema,
+        parties=parties if elsewhere else parties_of(content.get("parties", {}), data, schema[0]),
     )
     privacy = spec.privacy
     _agree("privacy.delta", privacy.delta, certificate.delta)
@@ -296,9 +317,8 @@ def _check_spec(text: str, path: Path, certificate: Certificate) -> Source:
     return source
 
 
-def _schema(content: dict[str, Any]) -> tuple[Schema | None, tuple[str, ...]]:
-    """None where the spec has none, or names a file."""
-    return (None, ()) if not content or "file" in content else schema_from(content)
+def _only_said(content: dict[str, Any]) -> list[str]:
+    return [f"{table}.{key}" for table, keys in ONLY_SAID.items() for key in keys if key in content.get(table, {})]
 
 
 def _check_loss(privacy: Privacy, certificate: Certificate) -> None:
