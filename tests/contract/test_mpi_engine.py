@@ -210,7 +210,8 @@ def test_a_killed_process_costs_the_rounds_since_the_last_checkpoint(tmp_path):
     assert not (tmp_path / "none.npz").exists()
     assert Checkpoint(saved, rank=0).rounds_done == 6
     whole.mkdir()
-    shutil.copy(saved / "run.json", whole / "run.json")  # the key, and nothing done yet
+    for name in ("run.json", "records-0000", "records-0001"):  # the key, whose records they are, and nothing done yet
+        shutil.copy(saved / name, whole / name)
     for directory, out in ((saved, "on.npz"), (whole, "through.npz")):
         done = mpiexec(2, HERE / "mpi_runs.py", "checkpoint", directory, tmp_path / out)
         assert done.returncode == 0, done.stderr

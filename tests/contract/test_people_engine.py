@@ -12,6 +12,7 @@ from coterie.engines.in_process import Paths, run
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import Sample
 from coterie.plan import Plan
+from coterie.privacy.for_engines import few_enough
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
 from coterie.problems.problem import make_buckets
@@ -67,6 +68,22 @@ def test_it_releases_what_the_general_way_releases(loss, settings, rows):
     short = run(plan, data, noise=Seeded(1), repeats=2).releases
     general = run(plan, data, noise=Seeded(1), repeats=2, paths=GENERAL).releases
     np.testing.assert_allclose(short, general, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("relaxation", [0.5, 0.8])
+def test_so_many_people_that_their_sum_would_not_be_exact_take_the_general_way(relaxation):
+    """Distances from what is common shrink by |1 - pull| and grow by pull times the radius, round after round."""
+    plan = make_plan(
+        Logistic(), federation(Logistic()), channel=Curator(), regulariser=L2(2.0), clip=None, relaxation=relaxation
+    )
+    grant = plan.issued[0][0]
+    pull = 2 * relaxation * grant.scales.curvature / (grant.scales.curvature + grant.scales.l2)
+    reached = 0.0
+    for _ in range(1000):
+        reached = abs(1 - pull) * reached + pull * grant.scales.radius
+    most = 2.0**52 / (reached / grant.grid + 1)
+    assert few_enough(grant, int(0.99 * most))
+    assert not few_enough(grant, int(1.01 * most))
 
 
 def test_rows_are_kept_in_single_precision_only_where_that_loses_nothing():

@@ -93,6 +93,8 @@ def test_one_record_moves_tables_as_far_as_is_paid_for(model, many, adjacency, m
         assert np.linalg.norm(one[name].table() - other[name].table()) <= largest + 1e-12
         assert releases[name].event.ratio * releases[name].scales.noise_std == pytest.approx(largest, rel=1e-5)
         assert releases[name].event.ratio * releases[name].scales.noise_std > largest
+    # an equal share each
+    assert releases["answers"].event.ratio == pytest.approx(releases["scores"].event.ratio, rel=1e-5)
 
 
 @pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])

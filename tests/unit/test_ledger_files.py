@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import importlib
 import json
@@ -527,6 +528,20 @@ def test_a_full_disk_charges_nothing(plain):
         assert ledger.verify() == 5
 
 
+def test_a_head_that_cannot_be_kept_leaves_nothing_behind(plain, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = sorted(path.name for path in plain.parent.iterdir())
+    monkeypatch.setattr(implementation.os, "replace", full)
+    with Ledger.open(plain) as ledger:
+        ledger.commit("run", 2, b"third", "request 2")
+    monkeypatch.undo()
+    assert sorted(path.name for path in plain.parent.iterdir()) == before
+    with Ledger.open(plain) as ledger:
+        assert ledger.reply("run", 2) == b"third"
+
+
 FORK = """
 import os, sys
 from coterie.errors import CoterieError
@@ -549,6 +564,12 @@ def anew():
 ledger = Ledger.open(sys.argv[1])
 assert in_child(lambda: ledger.commit("run", 2, b"third", "request 2")) == 7
 assert in_child(anew) == 7  # SQLite would take the parent's locks for its own
+
+def elsewhere():
+    with Ledger.create(sys.argv[1] + ".other") as other:
+        other.set_limit(1.0, 1e-5)
+
+assert in_child(elsewhere) == 0  # which are not those of another file
 ledger.commit("run", 2, b"third", "request 2")
 ledger.close()
 assert in_child(anew) == 0

@@ -90,7 +90,14 @@ def test_spending_and_evaluation(fitted):
     found = coterie.evaluate(model, X, y, public=True)
     assert "NOT PRIVATE" in found._repr_html_()
     assert "AUC" in found._repr_html_()
-    assert found.plot().get_title() == "Calibration"
+    axes = found.plot()
+    assert axes.get_title() == "Calibration"
+    # over the middle of a bin, how often what was predicted there was true
+    predicted = model.predict_proba(X)[:, 1]
+    bins = np.minimum((predicted * 20).astype(int), 19)
+    fullest = np.bincount(bins).argmax()
+    true = np.mean(y[bins == fullest] == model.classes_[1])
+    np.testing.assert_allclose(axes.lines[0].get_xydata()[fullest], [(fullest + 0.5) / 20, true])
     with pytest.raises(InputError, match="calibration is not among"):
         coterie.evaluate(model, X, y, public=True, metrics=("accuracy",)).plot()
 

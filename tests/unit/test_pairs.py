@@ -206,6 +206,13 @@ def test_rounded_noise_costs_what_continuous_noise_costs(steps):
     assert np.maximum(one - two, 0.0).sum() > 0.9 * gaussian_delta(0.0, ratio)  # power: it is not far below
 
 
+def test_two_parties_are_too_few():
+    """Each of them would see the other's message with nothing but its own noise."""
+    with pytest.raises(InputError, match="parties: got 2; noise that cancels between pairs needs at least 3"):
+        PairwiseSum(colluders=0).check(2)
+    PairwiseSum(colluders=0).check(3)
+
+
 # --- streams and messages ---------------------------------------------------------------------------------------------
 
 

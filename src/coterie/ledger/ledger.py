@@ -678,11 +678,14 @@ class _File:
 
     def keep_head(self, receipt: Receipt) -> None:
         # the charge stands; a head that is behind is found in the chain
-        with contextlib.suppress(OSError):
-            head = self.beside(".head")
-            temporary = head.with_name(f".{head.name}-{os.getpid()}-{threading.get_ident()}")
+        head = self.beside(".head")
+        temporary = head.with_name(f".{head.name}-{os.getpid()}-{threading.get_ident()}")
+        try:
             temporary.write_text(receipt.to_json())
             os.replace(temporary, head)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _stat(self) -> os.stat_result:
         try:
