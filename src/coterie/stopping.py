@@ -16,6 +16,7 @@ from types import FrameType
 _DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
 _active: "Stop | None" = None
+_changing = threading.Lock()  # held by whoever sends a signal to the active one, or makes it inactive
 
 
 class Stop:
@@ -24,27 +25,30 @@ class Stop:
     def __init__(self) -> None:
         self.patience: float = 1
         self.answer = ""  # to the first signal that has to wait, on standard error
-        self._signals = 0
+        self.signals = 0
+        self.last = signal.SIGINT
 
     @property
     def asked(self) -> bool:
-        return self._signals > 0
+        return self.signals > 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
-        if self._signals > self.patience:
+        self.signals += 1
+        self.last = signal.Signals(number)
+        if self.signals > self.patience:
             if not _in_collector(frame):
                 raise KeyboardInterrupt
             # what is raised there is printed and forgotten, so it is raised a moment later
             threading.Timer(0.01, self._again, (number,)).start()
-        if self._signals == 1 and self.answer:
+        if self.signals == 1 and self.answer:
             # a terminal or a pipe that is gone must not raise in whatever the signal landed in
             with contextlib.suppress(OSError):
                 os.write(2, f"{self.answer}\n".encode())
 
     def _again(self, number: int) -> None:
-        if _active is self:
-            os.kill(os.getpid(), number)
+        with _changing:
+            if _active is self:
+                os.kill(os.getpid(), number)
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
@@ -82,7 +86,12 @@ def stoppable(*signals: int) -> Iterator[Stop]:
             signal.signal(number, stop.handle)
         yield stop
     finally:
-        # first: a signal that lands in the next lines must not leave a flag that is set to whoever comes next
-        _active = None
-        for number, handler in ours.items():
+        # nothing may be raised before every handler is as it was; what arrives meanwhile is sent again afterwards
+        stop.patience, known = math.inf, stop.signals
+        with _changing:
+            _active = None
+        # Ctrl-C's last, for its own handler raises
+        for number, handler in sorted(ours.items(), key=lambda item: item[0] == signal.SIGINT):
             signal.signal(number, handler)
+        if stop.signals > known:
+            signal.raise_signal(stop.last)

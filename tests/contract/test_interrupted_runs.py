@@ -329,6 +329,29 @@ def test_an_exception_waits_until_the_collectors_callback_is_over(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_signal_while_handlers_are_put_back_is_neither_lost_nor_in_the_way(monkeypatch, place):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    put, changed = signal.signal, []
+
+    def interrupted(number, handler):
+        if inside and len(changed) == place:
+            signal.raise_signal(signal.SIGINT)
+        if inside:
+            changed.append(number)
+        return put(number, handler)
+
+    inside = []
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt), stoppable(*numbers):
+        inside.append(True)
+    monkeypatch.undo()
+    assert {number: signal.getsignal(number) for number in numbers} == before
+    with stoppable() as stop:
+        assert not stop.asked
+
+
 def test_flags_nest_and_leave_others_handlers_alone():
     before = signal.getsignal(signal.SIGINT)
     with stoppable() as outer:
