@@ -185,6 +185,8 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    # a shell ignores Ctrl-C on behalf of what it runs in the background, and so would every run that is started here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(Path(folder), random.Random(options.seed))
         for k in range(options.times):

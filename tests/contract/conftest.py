@@ -1,10 +1,19 @@
 """What the tests of commands share."""
 
+import signal
 import sys
 
 import pytest
 
 from coterie.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell ignores Ctrl-C on behalf of what it runs in the background; commands would leave that as it is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
