@@ -10,10 +10,12 @@ from coterie.cli.main import main
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """A shell ignores Ctrl-C on behalf of what it runs in the background; commands would leave that as it is."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Shells and nohup ignore signals on behalf of what they start; commands would leave that as it is."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

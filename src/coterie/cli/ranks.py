@@ -30,7 +30,9 @@ def run_ranks(n_ranks: int, arguments: Sequence[str]) -> int:
             job.send_signal(signal.SIGUSR1)
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    before = {number: signal.signal(number, stop) for number in signals}
+    # what somebody has asked to be ignored, as nohup does, stays so
+    heard = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         job = subprocess.Popen(command, start_new_session=True)
         if asked:  # before there was anybody to tell
