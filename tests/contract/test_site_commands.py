@@ -212,6 +212,26 @@ def test_commands_on_what_is_no_site_end_with_a_sentence(tmp_path, coterie):
     assert coterie("coordinate", tmp_path, "--sites", tmp_path)[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--engine", "pigeons", "--kit", "kits"], "--engine: got 'pigeons'; one of sites, "),
+        (["--engine", "flower"], "--engine: got 'flower'; --kit is needed with it"),
+        (["--engine", "flower", "--sites", "sites"], "--engine: got 'flower'; --kit is needed with it"),
+        (
+            ["--engine", "flower", "--sites", "sites", "--kit", "kits"],
+            "--engine: got 'flower'; --kit is needed with it",
+        ),
+        (["--kit", "kits"], "--engine: got 'sites'; --sites is needed with it"),
+        ([], "--engine: got 'sites'; --sites is needed with it"),
+    ],
+)
+def test_what_an_engine_needs_to_reach_sites_is_asked_for_first(coterie, options, sentence):
+    code, _, error = coterie("coordinate", "nowhere", *options)
+    assert code == 2
+    assert sentence in error
+
+
 def test_receipts_and_backups(study, coterie):
     folder, _ = study
     site = folder / "sites" / "north"

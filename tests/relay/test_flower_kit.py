@@ -33,7 +33,17 @@ def test_what_is_written_is_what_is_read(kit):
     assert app["project"]["dependencies"] == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "null", '{"engine": "flower"}', '{"engine": "nvflare", "parties": []}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "null",
+        '{"engine": "flower"}',
+        '{"engine": "nvflare", "parties": []}',
+        '{"engine": "flower", "parties": [1]}',
+    ],
+)
 def test_what_is_no_kit_is_said_so(kit, content):
     (kit.folder / "kit.json").write_text(content)
     with pytest.raises(InputError, match="is no coordinator's kit for Flower; `coterie deploy` writes one"):

@@ -182,8 +182,9 @@ class Kit:
     def read(cls, folder: Path) -> "Kit":
         try:
             content = json.loads((folder / "kit.json").read_text(encoding="utf-8"))
-            if content.pop("engine") == "flower":
-                return cls(folder, **{**content, "parties": tuple(content["parties"])})
+            names = tuple(content["parties"])
+            if content.pop("engine") == "flower" and all(isinstance(name, str) for name in names):
+                return cls(folder, **{**content, "parties": names})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         raise InputError(f"--kit: {str(folder)!r} is no coordinator's kit for Flower; `coterie deploy` writes one")
@@ -228,7 +229,7 @@ class Kit:
     def register(self) -> None:
         """Tell the SuperLink which nodes may log in, each under its party's name."""
         for number, party in enumerate(self.parties):
-            self.flwr("supernode", "register", f"nodes/{number}.pub", CONNECTION, "--name", party)
+            self.flwr("supernode", "register", f"nodes/{number}.pub", CONNECTION, f"--name={party}")
 
     def write_connection(self) -> None:
         """Where the SuperLink is, as `flwr` reads it."""
