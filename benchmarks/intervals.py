@@ -166,7 +166,7 @@ def measured(stages, theta, exact, oracle_std):
     constant = np.append(np.zeros(d - 1), 1 / INTERCEPT)
     found = Equations(stages, constant=constant)
     estimate, each = found.solve(), np.eye(d)
-    seen = identified(found, estimate, each)
+    seen = identified(found, each)
     hits = np.abs(found.deviations(estimate, each, np.broadcast_to(theta, model.shape))) < norm.ppf(0.975)
     sampling = np.sqrt(np.diagonal(found.covariances(estimate, found(estimate)[1])[0], axis1=1, axis2=2))
     without = np.abs(estimate - theta) < norm.ppf(0.975) * sampling
@@ -249,8 +249,7 @@ def misspecified(n, d, parties, epsilon, repeats, seed, batch=25):
         for found in (Equations(stages, second_moment=J), Equations(stages, record_weight=float((slopes**2).mean()))):
             off = found.deviations(found.solve(), np.eye(d), np.broadcast_to(theta, (batch, d)))
             hits.append(np.abs(off) < norm.ppf(0.975))
-        plain = Equations(stages)
-        told.append((identified(plain, plain.solve(), np.eye(d)), *hits))
+        told.append((identified(Equations(stages), np.eye(d)), *hits))
     seen, robust, one_number = (np.concatenate(part) for part in zip(*told, strict=True))
     cell = {"loss": "huber", "n": n, "d": d, "parties": parties, "epsilon": epsilon, "repeats": len(seen)}
     return {

@@ -62,7 +62,7 @@ def test_intervals_cover_as_often_as_they_say_and_mutants_do_not(monkeypatch):
     """Each count is Binomial(400, 0.95) but for second order; 1e-4 of false alarm each, 0.92 to 0.98 or so."""
     low, high = binom.ppf([1e-4, 1 - 1e-4], REPEATS, 0.95) + np.array([-3, 3])
     equations = Equations(simulated(), constant=CONSTANT)
-    assert identified(equations, equations.solve(), np.eye(4)).mean() > 0.99
+    assert identified(equations, np.eye(4)).mean() > 0.99
     assert ((covered(equations) >= low) & (covered(equations) <= high)).all(), covered(equations)
 
     one_noise = [
@@ -124,9 +124,9 @@ def test_curvature_that_drowns_is_told_and_an_interval_can_be_open():
     H = np.diag([500.0, 500.0, 1.0])
     noisy = H + symmetric(rng, (), 3, 5.0)
     equations = Equations([Stage(np.zeros(3), np.ones(3), noisy, 5.0, 5.0)])
-    assert identified(equations, equations.solve(), np.eye(3)).tolist() == [True, True, False]
+    assert identified(equations, np.eye(3)).tolist() == [True, True, False]
     mixed = np.array([[1.0, 0.0, 1.0]])
-    assert identified(equations, equations.solve(), mixed).tolist() == [False]
+    assert identified(equations, mixed).tolist() == [False]
     weak = Equations([Stage(np.zeros(1), np.array([3.0]), np.array([[6.0]]), 5.0, 5.0)])
     low, high = weak.interval(weak.solve(), np.eye(1), 1.96)
     assert np.isinf(low).all() or np.isinf(high).all()
@@ -195,7 +195,7 @@ def test_what_is_not_identified_has_no_numbers_and_says_what_it_would_take():
     assert np.isinf(found.intervals()).all()
     assert np.isnan(found.estimate).all()
     assert np.isnan(found.p_values).all()
-    assert "not identified at this epsilon: would need more than" in found.summary()
+    assert "not identified at this epsilon: would need" in found.summary()
     assert math.isnan(found.joint_test("x0").p_value)
     assert json.loads(found.to_json())["coefficients"][0]["estimate"] is None
 

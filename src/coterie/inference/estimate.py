@@ -34,11 +34,10 @@ curvature, so that estimate +- 1.96 standard errors is too short just when it is
 coefficient that a test does not refuse whose covariance is taken at that value, the other coefficients where they fit
 best (Rao's score test; for one coefficient and a quadratic loss, Fieller's interval for a ratio).
 
-*What cannot be seen.* Eigenvectors of M at the estimate with eigenvalues under TIMES_NOISE s sqrt(p), s^2 the sum of
-(a_k s_hk)^2, are directions in which curvature cannot be told from its noise, whose norm is about s sqrt(2 p). A
-coefficient that lies in them for more than MOST_UNSEEN of its squared length is not identified, and gets no interval;
-where they are more than half of all, no eigenvector means anything, and no coefficient does. Intervals of those that
-are may still be open at one end.
+*What cannot be seen.* Eigenvectors of the last H~ with eigenvalues under TIMES_NOISE s_h sqrt(p) are directions in
+which curvature cannot be told from its noise, whose norm is about s_h sqrt(2 p). A coefficient that lies in them for
+more than MOST_UNSEEN of its squared length is not identified, and gets no interval; where they are more than half of
+all, no eigenvector means anything, and no coefficient does. Intervals of those that are may still be open at one end.
 """
 
 import dataclasses
@@ -282,16 +281,16 @@ def _shortened(step: np.ndarray, derivative: np.ndarray) -> np.ndarray:
     return step / np.maximum(1.0, size / LONGEST_STEP)[..., None]
 
 
-def visible(equations: Equations, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues of the curvature at theta over the least that can be told from its noise, and its eigenvectors."""
-    stds = [share * stage.hessian_std for share, stage in zip(equations.shares, equations.stages, strict=True)]
-    values, vectors = np.linalg.eigh(equations(theta)[1])
-    return values / (TIMES_NOISE * math.hypot(*stds) * math.sqrt(equations.p)), vectors
+def visible(equations: Equations) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues of the last Hessian over the least that can be told from its noise, and its eigenvectors."""
+    last = equations.stages[-1]
+    values, vectors = np.linalg.eigh(last.hessian)
+    return values / (TIMES_NOISE * last.hessian_std * math.sqrt(equations.p)), vectors
 
 
-def identified(equations: Equations, theta: np.ndarray, contrasts: np.ndarray) -> np.ndarray:
+def identified(equations: Equations, contrasts: np.ndarray) -> np.ndarray:
     """Which linear functions of the coefficients, rows of `contrasts`, lie in what can be seen."""
-    values, vectors = visible(equations, theta)
+    values, vectors = visible(equations)
     unseen = values < 1
     lost = (np.einsum("ij,...jk->...ik", contrasts, vectors * unseen[..., None, :]) ** 2).sum(-1)
     return (lost < MOST_UNSEEN * (contrasts**2).sum(-1)) & (2 * unseen.sum(-1) <= equations.p)[..., None]

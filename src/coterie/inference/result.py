@@ -66,7 +66,7 @@ class Inference:
     @functools.cached_property
     def identified(self) -> np.ndarray:
         """Whether curvature can be told from its noise, per coefficient; the others get no numbers."""
-        return identified(self.equations, self._theta, self.contrasts)
+        return identified(self.equations, self.contrasts)
 
     def _only_identified(self, values: np.ndarray, otherwise: float = math.nan) -> np.ndarray:
         return np.where(self.identified, values, otherwise)
@@ -145,11 +145,11 @@ class Inference:
 
     def needed(self, place: int) -> str:
         """What would identify a coefficient that is not."""
-        values, vectors = visible(self.equations, self._theta)
+        values, vectors = visible(self.equations)
         loads = (self.contrasts[place] @ vectors) ** 2 / (self.contrasts[place] ** 2).sum()
         weakest = float(values[loads > 0.01].min())
-        # what drowns in noise altogether was raised to about its size
-        factor, about = 1 / weakest, "about" if weakest > 0.75 else "more than"
+        # what drowns in noise altogether is at most this large
+        factor, about = (1 / weakest, "about") if weakest > 0.5 else (2.0, "more than")
         records = float(f"{self.setting.n_records * factor:.2g}")
         whole = 1 / gaussian_multiplier(self.setting.epsilon, self.setting.delta)
         epsilon = gaussian_epsilon([(Gaussian(whole * factor), 1)], self.setting.delta)
