@@ -88,6 +88,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "native/moves.py": PEOPLE,
     "native/vectors.py": ("unit/test_native_minimiser.py", *PEOPLE),
     "site/site.py": SITE,
+    "site/envelope.py": ("sites/test_envelope.py",),
     "site/messages.py": SITE,
     "site/policy.py": SITE,
     "site/proposal.py": SITE,
@@ -95,6 +96,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "site/rounds.py": (*SITE, "sites/test_parity.py"),
     "site/store.py": (*SITE, "sites/test_failures.py"),
     "site/coordinator.py": (*SITE, "sites/test_failures.py", "sites/test_parity.py"),
+    "relay/hub.py": ("relay/test_hub.py",),
     "keys.py": SITE,
     "stopping.py": ("contract/test_interrupted_runs.py",),
 }
