@@ -23,6 +23,7 @@ _HOME = {
     "evaluate": "coterie.evaluation",
     "infer": "coterie.inference",
     "Plan": "coterie.plan",
+    "Planner": "coterie.planner",
     "Schedule": "coterie.schedules",
     "Seeded": "coterie.privacy.noise",
     "SystemEntropy": "coterie.privacy.noise",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from coterie.inference import infer
     from coterie.network.topology import Topology
     from coterie.plan import Plan
+    from coterie.planner import Planner
     from coterie.privacy.noise import Seeded, SystemEntropy
     from coterie.problems import Problem
     from coterie.promise import Privacy
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Federation",
     "Plan",
+    "Planner",
     "Privacy",
     "PrivateLasso",
     "PrivateLinearSVC",

@@ -34,6 +34,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, ndtr
 
+from coterie.errors import InputError
+
 # settings among which is chosen: noise * length, l2 * length, (momentum, most rounds)
 REACHES = tuple(2.0**k for k in range(-4, 5))
 RIDGES = (0.0, 0.3, 1.0, 3.0)
@@ -120,6 +122,7 @@ SHAPES: dict[str, Shape] = {
 # the data at hand may say less or more than any of those: beside every shape there is one with a weaker signal and
 # balanced classes, and one with a stronger signal
 WEAKER, STRONGER = 0.25, 2.5
+SURE = 1.3  # by which factor a signal differs at most from that of public data like them
 USEFUL = 0.35  # of what the best fit gains: from there on half of it was kept, for forecasts err on the low side
 
 
@@ -153,13 +156,22 @@ def make_setting(
     return Setting(min(length * (1 - momentum) / n_rounds, longest), ridge_l2, n_rounds, momentum, standardise)
 
 
-def candidates(task: Task, **settled: float | int | None) -> list[Setting]:
-    """Without standardised columns first, in the same order as with them."""
-    ridges = RIDGES if settled.get("l2") is None else RIDGES[:1]
+def candidates(
+    task: Task,
+    *,
+    l2: float | None = None,
+    rounds: int | None = None,
+    momentum: float | None = None,
+    standardise: bool | None = None,
+) -> list[Setting]:
+    """All settings that are compared; what is given is settled."""
+    ridges = RIDGES if l2 is None else RIDGES[:1]
+    paces = PACES if momentum is None else ((momentum, PACES[0][1]),)
+    kinds = (False, True) if math.isfinite(task.column_noise) else (False,)
+    kinds = kinds if standardise is None else (standardise,)
     found = [
-        make_setting(task, reach, ridge, pace, standardise, **settled)  # type: ignore[arg-type]
-        for standardise in (False, True)
-        for reach, ridge, pace in itertools.product(REACHES, ridges, PACES)
+        make_setting(task, reach, ridge, pace, standardise, l2=l2, rounds=rounds)
+        for standardise, reach, ridge, pace in itertools.product(kinds, REACHES, ridges, paces)
     ]
     return list(dict.fromkeys(found))
 
@@ -381,6 +393,20 @@ def choose(task: Task, settings: Sequence[Setting], shapes: Sequence[Shape]) -> 
     return int(close[np.argmin(rounds[close])]), found
 
 
+@functools.lru_cache(maxsize=256)
+def best_setting(
+    task: Task,
+    *,
+    l2: float | None = None,
+    rounds: int | None = None,
+    momentum: float | None = None,
+    standardise: bool | None = None,
+) -> Setting:
+    """With everything else settled as given."""
+    settings = candidates(task, l2=l2, rounds=rounds, momentum=momentum, standardise=standardise)
+    return settings[choose(task, settings, tuple(SHAPES.values()))[0]]
+
+
 # --- what to expect of it ---------------------------------------------------------------------------------------------
 
 
@@ -397,11 +423,9 @@ class Outlook(NamedTuple):
         return self.kept >= USEFUL
 
 
-def outlooks(task: Task, settings: Sequence[Setting], shapes: Sequence[Shape]) -> list[Outlook]:
-    """By setting."""
-    weaker = [shape._replace(strength=WEAKER * shape.strength, share=0.5) for shape in shapes]
-    stronger = [shape._replace(strength=STRONGER * shape.strength) for shape in shapes]
-    many = [*shapes, *weaker, *stronger]
+def outlooks(task: Task, settings: Sequence[Setting], shapes: Sequence[Shape], *, sure: bool = False) -> list[Outlook]:
+    """By setting. `sure`: the shape is that of data like those at hand, so signals are not much weaker or stronger."""
+    many = _of_all_strengths(shapes, sure)
     found = expected(many, task, settings)
     best = [pooled(shape, task) for shape in many]
     error, auc = (np.array([one[i] for one in found]) for i in range(2))
@@ -413,6 +437,25 @@ def outlooks(task: Task, settings: Sequence[Setting], shapes: Sequence[Shape]) -
         Outlook(_three(error[:, i], own), None if np.isnan(auc[:, i]).any() else _three(auc[:, i], own), float(kept[i]))
         for i in range(len(settings))
     ]
+
+
+def without_noise(
+    task: Task, shapes: Sequence[Shape], *, sure: bool = False
+) -> tuple[tuple[float, float, float], tuple[float, float, float] | None]:
+    """Error and AUC, (least, middle, largest), of the best fit to so many records in one place."""
+    many = _of_all_strengths(shapes, sure)
+    error, auc = (np.array([pooled(shape, task)[i][0] for shape in many]) for i in range(2))
+    own = slice(len(shapes))
+    return _three(error, own), None if np.isnan(auc).any() else _three(auc, own)
+
+
+def _of_all_strengths(shapes: Sequence[Shape], sure: bool) -> list[Shape]:
+    if sure:
+        weaker = [shape._replace(strength=shape.strength / SURE) for shape in shapes]
+    else:
+        weaker = [shape._replace(strength=WEAKER * shape.strength, share=0.5) for shape in shapes]
+    stronger = [shape._replace(strength=(SURE if sure else STRONGER) * shape.strength) for shape in shapes]
+    return [*shapes, *weaker, *stronger]
 
 
 def _three(values: np.ndarray, own: slice) -> tuple[float, float, float]:
@@ -436,3 +479,82 @@ def pooled(shape: Shape, task: Task) -> Expected:
     apart = slope**2 * spread - slope**2 * strength**2
     numbers = (np.array([value]) for value in (slope, max(apart, 1e-12), centre, 0.0))
     return _measured(task, strength, centre, *numbers)
+
+
+# --- the shape of a public data set -----------------------------------------------------------------------------------
+
+
+def shape_of(X: np.ndarray, y: np.ndarray, n_classes: int) -> Shape:
+    """`X`: rows of the design, the constant column last, norm 1 at most; `y`: positions of classes, or numbers in units
+    of their bound."""
+    rows = X[:, :-1]
+    variance = rows.var(axis=0)
+    seen = variance > 1e-9
+    if not seen.any():
+        raise InputError("surrogate: got columns that are all constant; at least one that varies is needed")
+    spread, decay, alignment, strength = _described(rows, y, n_classes)
+    scaled = (rows[:, seen] - rows[:, seen].mean(axis=0)) / np.sqrt(variance[seen] * seen.sum())
+    scaled *= math.sqrt(1 - CONSTANT_SHARE) / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1)
+    scaled_spread, scaled_decay, scaled_alignment, _ = _described(scaled, y, n_classes)
+    share = {0: float(np.mean(y)) + 0.5, 2: float(np.mean(y))}.get(n_classes, 0.5)
+    return Shape(
+        strength=strength,
+        share=min(max(share, 0.01), 0.99),
+        mean=float((rows.mean(axis=0) ** 2).sum()),
+        spread=spread,
+        decay=decay,
+        alignment=alignment,
+        scaled_spread=scaled_spread,
+        scaled_decay=scaled_decay,
+        scaled_alignment=scaled_alignment,
+        column_decay=_exponent(np.sort(variance[seen])[::-1]),
+    )
+
+
+def _described(rows: np.ndarray, y: np.ndarray, n_classes: int) -> tuple[float, float, float, float]:
+    """Spread, decay, alignment and strength."""
+    centred = rows - rows.mean(axis=0)
+    variance, axes = np.linalg.eigh(centred.T @ centred / len(rows))
+    seen = variance > 1e-6 * variance.max()
+    variance, parts = variance[seen][::-1], centred @ axes[:, seen][:, ::-1]
+    if n_classes > 2:
+        fits = [_logistic(parts, y == label) for label in range(n_classes)]
+    elif n_classes == 2:
+        fits = [_logistic(parts, y > 0.5)]
+    else:
+        fits = [parts.T @ (y - y.mean()) / (len(y) * variance)]
+    signal = np.mean([variance * fit**2 for fit in fits], axis=0)
+    strength = math.sqrt(float(signal.sum()))
+    if n_classes == 0:
+        explained = min(strength**2 / max(float(y.var()), 1e-12), 0.999)
+        strength = math.sqrt(LOGISTIC_VARIANCE * explained / (1 - explained))
+    shares = signal / max(float(signal.sum()), 1e-12) + 1e-4 / len(signal)
+    alignment = _slope(np.log(variance), np.log(shares)) if len(variance) > 1 else 0.0
+    return float(variance.sum()), _exponent(variance), float(np.clip(alignment, -2, 3)), max(strength, 0.05)
+
+
+def _exponent(falling: np.ndarray) -> float:
+    if len(falling) < 2:
+        return 0.0
+    return float(np.clip(-_slope(np.log(np.arange(1, len(falling) + 1.0)), np.log(falling)), 0, 4))
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> float:
+    centred = x - x.mean()
+    return float((centred * y).sum() / max(float((centred**2).sum()), 1e-12))
+
+
+def _logistic(parts: np.ndarray, y: np.ndarray, n_steps: int = 30) -> np.ndarray:
+    """Newton's method on a weakly regularised fit with a constant; without the constant."""
+    design = np.column_stack([parts, np.ones(len(parts))])
+    ridge = 1e-5 * len(parts) * np.eye(design.shape[1])
+    found = np.zeros(design.shape[1])
+    for _ in range(n_steps):
+        probability = expit(design @ found)
+        gradient = design.T @ (probability - y) + ridge @ found
+        hessian = (design * (probability * (1 - probability))[:, None]).T @ design + ridge
+        step = np.linalg.solve(hessian, gradient)
+        found -= step
+        if np.abs(step).max() < 1e-6:
+            break
+    return found[:-1]

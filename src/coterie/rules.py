@@ -4,17 +4,26 @@
     G   how far one unit of privacy can move the summed gradient        X   row-norm bound
     S   largest curvature all records together can have                 N   number of noises: of parties, or of a sum
 
-*Length.* Every algorithm here moves about as far as gradient descent of total length `length` does. Noise of standard
+*Algorithm.* Noised gradient descent for everybody, with one noise on the sum where somebody or something adds up and
+with N where nobody is trusted; parties on a graph that is given run penalty-perturbed ADMM. All that is promised then
+comes to one number, the noise G m sqrt(N) of a summed gradient that spends everything, and whoever trusts more has
+less of it and nothing else changes.
+
+*Gradients.* Step, rounds, momentum and l2 are those with the least mean regret in `coterie.forecast`, over shapes of
+public data sets.
+
+*Length.* Every other algorithm moves about as far as gradient descent of total length `length` does. Noise of standard
 deviation G m sqrt(N) a coordinate then moves each coefficient by length * G m sqrt(N), however many rounds share it.
 That should be as much as a coefficient is expected to need: a score of `SCORE` (of the label bound in regression)
 across a row of norm X. Hence length = SCORE / (X G m sqrt(N)).
 
-*Rounds.* Few large parties that noise their own minimisers: sqrt(length * S), from 5 to 20. Gradient steps must not
-exceed 2/S, so they come in length * S / 1.5 rounds, from 20 to 1000.
+*Rounds.* Few large parties that noise their own minimisers: sqrt(length * S), from 5 to 20. Steps of single coordinates
+must not exceed 2/S, so they come in length * S / 1.5 rounds, from 20 to 1000.
 
-*Regulariser.* l2 = X^2 times the mean weight of a record: little against many records, enough for a unique optimum.
+*Regulariser.* Of the others, l2 = X^2 times the mean weight of a record: little against many records, enough for a
+unique optimum.
 
-*Alone.* A single party releases one noised minimiser. Noise in its objective needs curvature: 1/length against the
+*Alone.* A single party that releases one noised minimiser: noise in its objective needs curvature, 1/length against the
 noise, and 1.2 times a record's curvature times the highest Renyi order that counts, m sqrt(2 ln 1/delta), against the
 Jacobian.
 
@@ -32,8 +41,8 @@ and Hessian the rest. The Hessian weighs as much as costs nothing beside the gra
 
 Without epsilon nothing says how much noise there is: m = 1 then, and steps follow the curvature of the records alone.
 
-The constants were found good on census and heart data (docs/estimators.md). `make_plan` is all that others call; with
-the same facts and the same things settled it gives the same plan to everybody.
+The other constants were found good on census and heart data (docs/estimators.md). `make_plan` and `regulariser` are all
+that others call; with the same facts and the same things settled they give the same plan to everybody.
 """
 
 import dataclasses
@@ -48,6 +57,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from coterie import forecast
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
 from coterie.algorithms.coordinate import IN_TURN, check_coordinates
 from coterie.data.checks import nearest, whole_number
@@ -64,7 +74,7 @@ from coterie.privacy.events import Gaussian
 from coterie.privacy.moments import Moments, free_curvature, known_variance
 from coterie.privacy.standardising import COLUMN_ROUNDS, COLUMN_SHARE, joint_change
 from coterie.problems.problem import Problem
-from coterie.problems.regularisers import Regulariser
+from coterie.problems.regularisers import L2, Regulariser
 from coterie.promise import Privacy
 from coterie.schedules import as_schedule
 
@@ -88,15 +98,19 @@ class Settled:
 
     topology: a name, edges, a networkx graph or a `Topology`. settings: fields of the algorithm or of its mechanism, by
     name; "mechanism" chooses one where the algorithm has several. standardise: columns are standardised by noised sums,
-    inside the budget. intercept: the last column of the design is the constant one of `coterie.data.design`.
+    inside the budget, or stay as they are. intercept: the last column of the design is the constant one of `coterie.data.design`.
     """
 
     algorithm: str | None = None
     topology: Any = None
     rounds: int | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    standardise: bool = False
+    standardise: bool | None = None
     intercept: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None:
+            whole_number("rounds", self.rounds, at_least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,17 +139,26 @@ def make_plan(
     if privacy.epsilon is None:
         raise InputError("inference: got one while epsilon is missing; its noise is calibrated to epsilon")
     share = INFERENCE_SHARE if inference.share is None else inference.share
-    # calibrated by itself first, so that rounds and moments get their shares whatever the events of rounds are
-    left = Gaussian(math.sqrt(1 - share) / gaussian_multiplier(privacy.epsilon, privacy.delta))
-    of_rounds = dataclasses.replace(privacy, epsilon=gaussian_epsilon([(left, 1)], privacy.delta))
-    plan = _make_plan(problem, facts, of_rounds, settled)
+    # moments are taken at rows as they are, so the model should be one of them
+    settled = _columns_stay(settled)
+    plan = _make_plan(problem, facts, _of_rounds(privacy, inference), settled)
     plan = dataclasses.replace(plan, moments=_moments(problem, facts, privacy, settled, share, inference.robust))
     plan.check_flow()
     return plan.calibrate(privacy.epsilon, privacy.delta, observer=privacy.observer)
 
 
+def _of_rounds(privacy: Privacy, inference: Wanted | None) -> Privacy:
+    """What inference leaves to the rounds, which are calibrated by themselves first, so that rounds and moments get
+    their shares whatever the events of rounds are."""
+    if inference is None or privacy.epsilon is None:
+        return privacy
+    share = INFERENCE_SHARE if inference.share is None else inference.share
+    left = Gaussian(math.sqrt(1 - share) / gaussian_multiplier(privacy.epsilon, privacy.delta))
+    return dataclasses.replace(privacy, epsilon=gaussian_epsilon([(left, 1)], privacy.delta))
+
+
 def _moments(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled, share: float, robust: bool) -> Moments:
-    name = choose_algorithm(facts, privacy, settled.algorithm, standardise=settled.standardise)
+    name = _name(facts, privacy, settled)
     topology = make_topology(UNRESTRICTED, facts.n_parties)
     situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
     second = SECOND_MOMENT_SHARE if robust or not known_variance(problem, facts) else 0.0
@@ -174,15 +197,14 @@ def _make_plan(problem: Problem, facts: Facts, privacy: Privacy, settled: Settle
 
 def choose(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> tuple[Algorithm, Topology, int]:
     """The algorithm, with noise that is still to be calibrated, who hears whom, and the number of rounds."""
-    name = choose_algorithm(facts, privacy, settled.algorithm, standardise=settled.standardise)
+    settled = with_columns_settled(problem, facts, privacy, settled)
+    name = _name(facts, privacy, settled)
     cls = ALGORITHMS[name]
-    if settled.algorithm is None and not privacy.sums and math.isinf(problem.loss.lipschitz):
+    if settled.algorithm is None and name not in CLIPS_GRADIENTS and math.isinf(problem.loss.lipschitz):
         raise InputError(
-            "loss: 'squared' has unbounded slopes and needs a sum in which they are clipped; use 'huber', or trust "
-            "'pairs', 'curator' or 'secure-sum'"
+            f"loss: 'squared' has unbounded slopes, which {name} on a given graph cannot clip; use 'huber', or leave "
+            "the topology open"
         )
-    if settled.rounds is not None:
-        whole_number("rounds", settled.rounds, at_least=1)
     usual = "complete" if cls.needs_graph else UNRESTRICTED
     topology = make_topology(usual if settled.topology is None else settled.topology, facts.n_parties)
     parts = Parts.of(name, settled.settings.get("mechanism"))
@@ -192,8 +214,16 @@ def choose(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -
     return parts.build({**situation.noise(parts), **chosen, **settled.settings}, problem, privacy), topology, n_rounds
 
 
-def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None, *, standardise: bool = False) -> str:
-    """The name of the algorithm: the one that was found best for whom is trusted and what is protected, or `name`."""
+def _name(facts: Facts, privacy: Privacy, settled: Settled) -> str:
+    return choose_algorithm(
+        facts, privacy, settled.algorithm, settled.topology, standardise=settled.standardise is True
+    )
+
+
+def choose_algorithm(
+    facts: Facts, privacy: Privacy, name: str | None, topology: Any = None, *, standardise: bool = False
+) -> str:
+    """The name of the algorithm: gradients for everybody but parties on a graph that is given, or `name`."""
     if standardise:
         if name not in (None, *GRADIENT_DESCENT):
             raise InputError(f"standardise: got it with algorithm {name!r}; one of {', '.join(GRADIENT_DESCENT)} can")
@@ -201,11 +231,11 @@ def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None, *, standa
     if name is None:
         if privacy.epsilon is None:
             raise InputError("algorithm: left open while epsilon is missing; an algorithm is chosen by it")
-        if privacy.sums:
-            return "noisy-gradient-descent"
-        if privacy.unit == "party":
-            return "locally-noised-admm"
-        return "one-release-average" if facts.n_parties == 1 else "penalty-perturbed-admm"
+        named = isinstance(topology, str) and topology == UNRESTRICTED
+        unrestricted = topology is None or named or getattr(topology, "unrestricted", False)
+        if privacy.sums or unrestricted or facts.n_parties == 1:
+            return GRADIENT_DESCENT[0]
+        return "locally-noised-admm" if privacy.unit == "party" else "penalty-perturbed-admm"
     if name not in ALGORITHMS:
         raise InputError(
             f"algorithm: got {name!r}; one of {', '.join(ALGORITHMS)} is needed{nearest(name, ALGORITHMS)}"
@@ -224,10 +254,42 @@ def choose_algorithm(facts: Facts, privacy: Privacy, name: str | None, *, standa
 # --- the problem ------------------------------------------------------------------------------------------------------
 
 
-def regulariser(facts: Facts, weight_of_record: Callable[[int], float]) -> float:
-    """l2, where it was left open."""
-    mean_weight = sum(size * weight_of_record(size) for size in facts.sizes) / sum(facts.sizes)
+def regulariser(
+    problem: Problem, facts: Facts, privacy: Privacy, settled: Settled, inference: Wanted | None = None
+) -> float:
+    """l2, where it was left open; `problem` is without it."""
+    if privacy.epsilon is not None and not privacy.exact and _name(facts, privacy, settled) in GRADIENT_DESCENT:
+        settled = _columns_stay(settled) if inference is not None else settled
+        situation = _situation(problem, facts, _of_rounds(privacy, inference), settled)
+        return situation.gradient_setting(l2=None).l2 * situation.all_curvature
+    mean_weight = sum(size * problem.weight_of_one_record(size) for size in facts.sizes) / sum(facts.sizes)
     return facts.row_norm**2 * mean_weight
+
+
+def with_columns_settled(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> Settled:
+    """Whether columns are standardised, where that is open: where forecasts are better with it."""
+    if settled.standardise is not None:
+        return settled
+    if not _situation(problem, facts, privacy, settled).may_standardise:
+        return _columns_stay(settled)
+    situation = _situation(problem, facts, privacy, settled)
+    setting = situation.gradient_setting(problem.regulariser.l2 / situation.all_curvature)
+    return dataclasses.replace(settled, standardise=setting.standardise)
+
+
+def _columns_stay(settled: Settled) -> Settled:
+    return settled if settled.standardise else dataclasses.replace(settled, standardise=False)
+
+
+def _situation(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled) -> "Situation":
+    return Situation(
+        problem=problem,
+        facts=facts,
+        privacy=privacy,
+        topology=make_topology(UNRESTRICTED, facts.n_parties),
+        name=_name(facts, privacy, settled),
+        settled=settled,
+    )
 
 
 def lasso_regulariser(facts: Facts, slope: float, weight_of_record: Callable[[int], float]) -> float:
@@ -312,6 +374,68 @@ class Situation:
             return float(self.facts.n_parties)
         channel.check(self.facts.n_parties)
         return channel.noise(self.facts.n_parties).total ** 2
+
+    @functools.cached_property
+    def all_curvature(self) -> float:
+        """Sum of weights times squared row norms, as large as they can be: the unit of steps and of l2 in forecasts."""
+        weights = [self.problem.largest_record_weight(size, self.facts) for size in self.facts.sizes]
+        total = sum(size * weight for size, weight in zip(self.facts.sizes, weights, strict=True))
+        return total * self.facts.row_norm**2
+
+    @functools.cached_property
+    def task(self) -> forecast.Task:
+        """The noise of a summed gradient that spends everything, and what else a forecast rests on."""
+        facts, clip = self.facts, self.gradient_clip
+        n_classes = 0 if facts.labels is None else len(facts.labels)
+        largest = max(self.problem.largest_record_weight(size, facts) for size in (facts.smallest, facts.largest))
+        # slopes of classifiers have size 1 at most, those of regressions what they are clipped to
+        slope = 1.0 if n_classes else (self.problem.loss.lipschitz if clip is None else clip / facts.row_norm)
+        noise = self.sensitivity * self.multiplier * math.sqrt(self.noises_of_sum)
+        return forecast.Task(
+            n_records=self.all_curvature / (largest * facts.row_norm**2),
+            n_columns=facts.n_features,
+            n_classes=n_classes,
+            noise=noise * facts.row_norm / (self.all_curvature * slope),
+            column_noise=self._column_noise,
+            smoothness=self.problem.loss.smoothness,
+        )
+
+    @functools.cached_property
+    def settled_momentum(self) -> float | None:
+        momentum = self.settled.settings.get("momentum")
+        if momentum is None or (isinstance(momentum, (int, float)) and momentum == 0):
+            return momentum
+        return as_schedule("momentum", momentum).at(0, 0)
+
+    @property
+    def may_standardise(self) -> bool:
+        """Whether it makes sense: gradients that nobody named, a constant column, and a regulariser that is a square."""
+        named = self.settled.algorithm is not None
+        few = self.settled.rounds is not None and self.settled.rounds <= COLUMN_ROUNDS
+        gradients = self.privacy.epsilon is not None and self.name in GRADIENT_DESCENT
+        return gradients and not named and not few and self.settled.intercept and type(self.problem.regulariser) is L2
+
+    @property
+    def _column_noise(self) -> float:
+        """Of sums of columns and of squares that spend everything, over the number of records; infinite where columns
+        stay as they are."""
+        if self.settled.standardise is False or not (self.settled.standardise or self.may_standardise):
+            return math.inf
+        return self.columns_moved * self.multiplier * math.sqrt(self.noises_of_sum) / sum(self.facts.sizes)
+
+    @property
+    def columns_moved(self) -> float:
+        """How far one unit of privacy moves sums of columns and of squares."""
+        of_record = joint_change(self.privacy.adjacency == "replace-one")
+        return of_record * (self.facts.largest if self.privacy.unit == "party" else 1)
+
+    def gradient_setting(self, l2: float | None) -> forecast.Setting:
+        rounds = self.settled.rounds
+        if self.settled.standardise and rounds is not None:
+            rounds -= COLUMN_ROUNDS
+        return forecast.best_setting(
+            self.task, l2=l2, rounds=rounds, momentum=self.settled_momentum, standardise=self.settled.standardise
+        )
 
     def length(self, n_noises: float) -> float:
         if self.privacy.epsilon is None:
@@ -438,13 +562,14 @@ def _general(situation: Situation) -> Chosen:
     return n_rounds, {**chosen, "A": Matrix.of("A", scipy.sparse.eye_array(n_coefficients))}
 
 
-def _gradient(situation: Situation, share: float = 1.0) -> Chosen:
-    """`share`: of the length that the whole budget allows."""
-    length = situation.length(situation.noises_of_sum) * share
-    curvature = situation.curvature + situation.problem.regulariser.l2
-    n_rounds = situation.rounds(length * curvature / STEP_TIMES_CURVATURE, GRADIENT_ROUNDS)
-    step = min(length / n_rounds, 2 / curvature)
-    return n_rounds, {"step": step, "clip": situation.gradient_clip, "averaging": "linear"}
+def _gradient(situation: Situation) -> Chosen:
+    l2, all_curvature = situation.problem.regulariser.l2, situation.all_curvature
+    chosen = {"clip": situation.gradient_clip, "averaging": "linear"}
+    if situation.privacy.epsilon is None:
+        n_rounds = situation.rounds(math.inf, GRADIENT_ROUNDS)
+        return n_rounds, {**chosen, "step": 2 / (situation.curvature + l2)}
+    setting = situation.gradient_setting(l2 / all_curvature)
+    return setting.rounds, {**chosen, "step": setting.step / all_curvature, "momentum": setting.momentum}
 
 
 def _standardised(situation: Situation) -> Chosen:
@@ -452,13 +577,10 @@ def _standardised(situation: Situation) -> Chosen:
     settled = situation.settled.rounds
     if settled is not None and settled <= COLUMN_ROUNDS:
         raise InputError(f"rounds: got {settled}; {COLUMN_ROUNDS} release sums of columns, so more are needed")
-    of_gradients = None if settled is None else settled - COLUMN_ROUNDS
-    rest = dataclasses.replace(situation, settled=dataclasses.replace(situation.settled, rounds=of_gradients))
-    n_rounds, chosen = _gradient(rest, math.sqrt(1 - COLUMN_SHARE))
-    privacy, facts = situation.privacy, situation.facts
-    moved = joint_change(privacy.adjacency == "replace-one") * (facts.largest if privacy.unit == "party" else 1)
-    noise: dict[str, Any] = {"column_std": situation.multiplier * moved / math.sqrt(COLUMN_SHARE)}
-    if privacy.epsilon is not None:  # shares of the budget, which calibration keeps
+    standardised = dataclasses.replace(situation.settled, standardise=True)
+    n_rounds, chosen = _gradient(dataclasses.replace(situation, settled=standardised))
+    noise: dict[str, Any] = {"column_std": situation.multiplier * situation.columns_moved / math.sqrt(COLUMN_SHARE)}
+    if situation.privacy.epsilon is not None:  # shares of the budget, which calibration keeps
         noise["noise_multiplier"] = situation.multiplier * math.sqrt(n_rounds / (1 - COLUMN_SHARE))
     constant = INTERCEPT_SHARE if situation.settled.intercept else 0.0
     return n_rounds + COLUMN_ROUNDS, {**chosen, **noise, "constant_share": constant}

@@ -142,6 +142,7 @@ def test_with_trust_only_aggregates_are_seen(trust):
         ("none", "one-release-average"),
         ("none", "recycled-admm"),
         ("none", "walk-admm"),
+        ("none", "noisy-gradient-descent"),
         ("curator", "noisy-gradient-descent"),
         ("curator", "broadcast-noised-admm"),
     ],
@@ -156,7 +157,7 @@ def test_algorithms_by_name_run_and_keep_the_budget(trust, name):
 def test_whole_parties_can_be_protected():
     model = logistic(unit="party", rounds=2).fit(X, Y, parties=PARTIES)
     assert model.privacy_.unit == "party"
-    assert model.certificate_.document["mechanism"]["algorithm"] == "locally-noised-admm"
+    assert model.certificate_.document["mechanism"]["algorithm"] == "noisy-gradient-descent"
 
 
 def test_people_with_several_records_are_paid_for():
@@ -166,10 +167,10 @@ def test_people_with_several_records_are_paid_for():
 
 
 @pytest.mark.parametrize("model", [PrivateRidge, PrivateLasso])
-def test_clipped_squares_need_a_sum(model):
+def test_squares_are_clipped_where_gradients_are_sent(model):
     settings = {"label_bound": 3.0, "loss": "squared"}
     with pytest.raises(InputError, match="use 'huber'"):
-        made(model, **settings).fit(X, SCORE)
+        made(model, **settings, topology="complete").fit(X, SCORE, parties=PARTIES)
     fitted = made(model, **settings, epsilon=100.0, bounds=4.0, trust="curator")
     assert fitted.fit(X, SCORE).score(X, SCORE) > 0.5
     clipped = made(model, **settings, threshold=0.5, bounds=4.0, rounds=2, trust="curator").fit(X, SCORE)
@@ -290,8 +291,8 @@ def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
         ({"trust": "everybody"}, "trust: got 'everybody'"),
         ({"unit": "person"}, "unit: got 'person'"),
         ({"algorithm": "sgd"}, "algorithm: got 'sgd'"),
-        ({"algorithm": "noisy-coordinate-descent"}, "trust: got 'none'"),
-        ({"settings": {"step": 1.0}}, "settings: penalty-perturbed-admm has no 'step'"),
+        ({"algorithm": "sum-noised-admm"}, "trust: got 'none'"),
+        ({"settings": {"penalty": 1.0}}, "settings: noisy-gradient-descent has no 'penalty'"),
         ({"settings": {"hardened": True}}, "has no 'hardened'"),
         ({"settings": "averaging"}, "settings: got a str"),
         ({"rounds": 0}, "rounds: got 0"),

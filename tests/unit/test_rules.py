@@ -14,6 +14,7 @@ from coterie.cli.spec import prepare, read_spec
 from coterie.data import Label, NumberColumn, NumberLabel, Schema
 from coterie.errors import InputError
 from coterie.facts import Facts
+from coterie.network.topology import Topology
 from coterie.problems import L2, Huber, Logistic, Problem
 from coterie.schedules import Schedule
 
@@ -24,10 +25,10 @@ PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 
 # what decides the choice of an algorithm, and the algorithm that is chosen
 CHOICES = {
-    "penalty-perturbed-admm": {},
-    "one-release-average": {},
-    "locally-noised-admm": {"unit": "party", "epsilon": 40.0},
-    "noisy-gradient-descent": {"trust": "curator"},
+    "noisy-gradient-descent": {},
+    "noisy-gradient-descent, one party": {},
+    "noisy-gradient-descent, whole parties": {"unit": "party", "epsilon": 40.0},
+    "noisy-gradient-descent, curator": {"trust": "curator"},
     "noisy-gradient-descent, secure sum": {"trust": "secure-sum"},
 }
 
@@ -74,7 +75,7 @@ def fitted_plan(model, federation, labels=None):
 @pytest.mark.parametrize("choice", CHOICES)
 def test_naming_what_would_be_chosen_changes_nothing(study, data, choice):
     privacy, name = CHOICES[choice], choice.split(",")[0]
-    parties = "[parties]\ncount = 1\n" if name == "one-release-average" else ""
+    parties = "[parties]\ncount = 1\n" if "one party" in choice else ""
     left_open = study(data, None, privacy, parties=parties)
     named = study(data, name, privacy, parties=parties)
     assert isinstance(left_open.plan.algorithm, ALGORITHMS[name])
@@ -114,7 +115,7 @@ def test_the_demo_is_its_example_as_a_spec():
 def test_the_hospitals_example_is_what_the_rules_choose():
     made = prepare(read_spec(EXAMPLES / "heart.toml"))
     heart = load_heart()
-    model = PrivateLogisticRegression(**BUDGET, classes=heart.labels)
+    model = PrivateLogisticRegression(**BUDGET, classes=heart.labels, topology="complete")
     model.fit(heart.X[heart.train], heart.y[heart.train], parties=heart.parties[heart.train])
     assert model.transcript_.plan.digest == made.plan.digest
 
@@ -130,7 +131,7 @@ def chosen(name=None, *, privacy=None, rounds=None, **settings):
 
 
 def test_what_is_settled_stays_and_the_rest_follows_it():
-    algorithm, _, n_rounds = chosen(rounds=7, penalty=3.0)
+    algorithm, _, n_rounds = chosen("penalty-perturbed-admm", rounds=7, penalty=3.0)
     assert n_rounds == 7
     assert algorithm.mechanism.penalty == Schedule(3.0)
     assert algorithm.dual_step == Schedule(3.0)
@@ -150,6 +151,48 @@ def test_more_noise_means_shorter_steps():
     assert steps[0] < steps[1]
 
 
+def test_on_a_graph_that_is_given_admm_runs():
+    for topology in ("ring", Topology(3, ((0, 1), (1, 2)))):
+        settled = rules.Settled(topology=topology)
+        algorithm, _, _ = rules.choose(PROBLEM, FACTS, Privacy(**BUDGET), settled)
+        assert isinstance(algorithm, ALGORITHMS["penalty-perturbed-admm"])
+    by_party = Privacy(**{**BUDGET, "unit": "party"})
+    assert rules.choose_algorithm(FACTS, by_party, None, "ring") == "locally-noised-admm"
+    for topology in (None, "unrestricted"):
+        assert rules.choose_algorithm(FACTS, by_party, None, topology) == "noisy-gradient-descent"
+
+
+def test_trust_changes_nothing_but_how_much_noise_there_is():
+    """One noise is one noise, whoever adds it; a party alone has it too."""
+    alone = dataclasses.replace(FACTS, parties=("a",), sizes=(210,))
+    plans = [
+        rules.choose(PROBLEM, facts, Privacy(**BUDGET, trust=trust), rules.Settled())
+        for facts, trust in ((FACTS, "curator"), (FACTS, "secure-sum"), (alone, "none"))
+    ]
+    steps = {(algorithm.step, algorithm.momentum, n_rounds) for algorithm, _, n_rounds in plans}
+    assert len(steps) == 1
+    nobody, _, n_rounds = rules.choose(PROBLEM, FACTS, Privacy(**BUDGET), rules.Settled())
+    length = [
+        a.step.start * n / (1 - (a.momentum.start if a.momentum else 0))
+        for a, _, n in (plans[0], (nobody, 0, n_rounds))
+    ]
+    assert length[0] >= length[1]
+
+
+def test_units_of_rows_weights_and_labels_change_units_of_steps_only():
+    def planned(row_norm, weight, label_bound):
+        facts = Facts(parties=("a", "b"), sizes=(4000, 2000), n_features=7, row_norm=row_norm, label_bound=label_bound)
+        problem = Problem(loss=Huber(label_bound), regulariser=L2(0.0), record_weight=weight)
+        l2 = rules.regulariser(problem, facts, Privacy(**BUDGET), rules.Settled())
+        problem = dataclasses.replace(problem, regulariser=L2(l2))
+        algorithm, _, n_rounds = rules.choose(problem, facts, Privacy(**BUDGET), rules.Settled())
+        unit = weight * row_norm**2
+        momentum = 0.0 if algorithm.momentum is None else algorithm.momentum.start
+        return n_rounds, momentum, algorithm.step.start * unit, l2 / unit
+
+    assert planned(1.0, 1.0, 1.0) == pytest.approx(planned(3.0, 0.2, 50.0))
+
+
 def test_a_walk_visits_everybody_as_often_as_rounds_would():
     everybody = chosen("locally-noised-admm")
     walk = chosen("walk-admm")
@@ -159,8 +202,8 @@ def test_a_walk_visits_everybody_as_often_as_rounds_would():
 
 
 def test_people_at_all_parties_need_a_stiffer_coupling():
-    apart, _, _ = chosen(rounds=20, privacy={"epsilon": 0.1})
-    spanning, _, _ = chosen(rounds=20, privacy={"epsilon": 0.1, "people_span_parties": True})
+    apart, _, _ = chosen("penalty-perturbed-admm", rounds=20, privacy={"epsilon": 0.1})
+    spanning, _, _ = chosen("penalty-perturbed-admm", rounds=20, privacy={"epsilon": 0.1, "people_span_parties": True})
     assert min(spanning.mechanism.penalty.start) >= min(apart.mechanism.penalty.start)
 
 
@@ -176,16 +219,17 @@ def test_without_epsilon_steps_follow_the_records():
     ("settled", "words"),
     [
         ({"name": "penalty-perturbed"}, "did you mean 'penalty-perturbed-admm'"),
-        ({"name": "noisy-coordinate-descent"}, "trust: got 'none' for noisy-coordinate-descent"),
+        ({"name": "sum-noised-admm"}, "trust: got 'none' for sum-noised-admm"),
         ({"name": "recycled-admm", "privacy": {"trust": "curator"}}, "trust: got 'curator' for recycled-admm"),
-        ({"step": 1.0}, "settings: penalty-perturbed-admm has no 'step'"),
+        ({"penalty": 1.0}, "settings: noisy-gradient-descent has no 'penalty'"),
         ({"hardened": True}, "has no 'hardened'"),
         ({"name": "recycled-admm", "mechanism": "linear"}, "mechanism: got 'linear'"),
         ({"name": "edgewise-admm", "penalty": 1.0}, "takes edge_penalty"),
         ({"rounds": 0}, "rounds: got 0"),
         ({"privacy": {"epsilon": None}}, "algorithm: left open while epsilon is missing"),
         ({"name": "recycled-admm", "privacy": {"epsilon": None}}, "epsilon or one of noise_multiplier, noise_rate"),
-        ({"penalty": -1.0}, "penalty: got -1.0"),
+        ({"name": "penalty-perturbed-admm", "penalty": -1.0}, "penalty: got -1.0"),
+        ({"momentum": -1.0}, "momentum: got -1.0"),
     ],
 )
 def test_what_cannot_be_settled_is_refused_in_one_sentence(settled, words):

@@ -76,7 +76,9 @@ def test_the_promised_loss_is_kept(prepared):
     one = prepared('file = "all.csv"')
     assert 1.99 < one.plan.epsilon(1e-5) <= 2.0
     assert one.certificate().epsilon == one.plan.epsilon(1e-5)
-    assert one.plan.topology.degrees.tolist() == [2, 2, 2]
+    assert one.plan.topology.unrestricted
+    on_a_graph = prepared('file = "all.csv"', '[parties]\ntopology = "complete"\n')
+    assert on_a_graph.plan.topology.degrees.tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "admm"])

@@ -20,6 +20,7 @@ from coterie.cli import (
     deploy,
     errata,
     evaluate,
+    plan,
     predict,
     propose,
     report,
@@ -168,6 +169,7 @@ def demo(
             console.print("no figure: matplotlib is not installed (pip install 'coterie\\[report]')")
 
 
+app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=evaluate.EXAMPLES)(evaluate.evaluate)

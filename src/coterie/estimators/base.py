@@ -62,7 +62,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     bounds: public bound on the 2-norm of a row; longer rows are shortened to it, in `predict` as well.
     weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest.
     standardise: "private": columns are centred and scaled by noised sums, a priced part of the fit; then shortened to
-        `bounds` again. None: they stay as they are.
+        `bounds` again. "none": they stay as they are.
     data_derived: what was read off these data before the fit, such as ["scaler"]: the certificate says VOID.
 
     The objective, a sum of weighted losses and regularisers over the coefficients of the design:
@@ -145,8 +145,11 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     def _class_weight(self) -> tuple[float, ...] | None:
         return None
 
-    def _regulariser(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Regulariser:
-        return L2(rules.regulariser(facts, weight_of_record) if self.l2 is None else float(self.l2))
+    def _regulariser(
+        self, facts: Facts, open_l2: Callable[[], float], weight_of_record: Callable[[int], float]
+    ) -> Regulariser:
+        """`open_l2`: what the rules take where nothing is given."""
+        return L2(open_l2() if self.l2 is None else float(self.l2))
 
     def _keep(self, coefficients: np.ndarray) -> None:
         """The coefficients of the design as the algorithm left them, and coef_ and intercept_ for projected rows."""
@@ -184,8 +187,16 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             weight_bound=self.weight_bound,
             **about_labels,
         )
-        problem = self._problem(federation.facts)
         wanted = self._wanted(weighted=sample_weight is not None)
+        settled = rules.Settled(
+            algorithm=self.algorithm,
+            topology=self.topology,
+            rounds=self.rounds,
+            settings=self._settings(),
+            standardise=None if self.standardise is None else self.standardise == PRIVATE,
+            intercept=self.fit_intercept,
+        )
+        problem = self._problem(federation.facts, privacy, settled, wanted)
         if privacy.exact:
             if wanted is not None:
                 raise InputError("inference: got it with an infinite epsilon; statsmodels does that without noise")
@@ -195,14 +206,6 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             vars(self).update(certificate_=None, transcript_=None)
             self.privacy_ = no_privacy(privacy, federation.facts)
             return self
-        settled = rules.Settled(
-            algorithm=self.algorithm,
-            topology=self.topology,
-            rounds=self.rounds,
-            settings=self._settings(),
-            standardise=self.standardise is not None,
-            intercept=self.fit_intercept,
-        )
         plan = rules.make_plan(problem, federation.facts, privacy, settled, wanted)
         noise = self._noise()
         spent, reason = price(plan, privacy.delta, reproducible=noise.reproducible)
@@ -295,9 +298,9 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     def _check_parameters(self, privacy: Privacy) -> None:
         positive_number("bounds", self.bounds)
         positive_number("weight_bound", self.weight_bound)
-        if self.standardise not in (None, PRIVATE):
-            raise InputError(f"standardise: got {self.standardise!r}; {PRIVATE!r} or None is needed")
-        if self.standardise is not None and privacy.exact:
+        if self.standardise not in (None, PRIVATE, "none"):
+            raise InputError(f"standardise: got {self.standardise!r}; {PRIVATE!r}, 'none' or None is needed")
+        if self.standardise == PRIVATE and privacy.exact:
             raise InputError(
                 "standardise: got 'private' with an infinite epsilon; nothing is noised there, leave it out"
             )
@@ -316,12 +319,17 @@ class PrivateLinearModel(BaseEstimator, Fitted):
                 "['scaler']"
             )
 
-    def _problem(self, facts: Facts) -> Problem:
+    def _problem(self, facts: Facts, privacy: Privacy, settled: rules.Settled, wanted: rules.Wanted | None) -> Problem:
         weighting: dict[str, Any] = (
             {"record_weight": 1.0} if self.party_weight is None else {"party_weight": float(self.party_weight)}
         )
         problem = Problem(loss=self._loss(), regulariser=L2(0.0), class_weight=self._class_weight(), **weighting)
-        return dataclasses.replace(problem, regulariser=self._regulariser(facts, problem.weight_of_one_record))
+
+        def open_l2() -> float:
+            return rules.regulariser(problem, facts, privacy, settled, wanted)
+
+        chosen = self._regulariser(facts, open_l2, problem.weight_of_one_record)
+        return dataclasses.replace(problem, regulariser=chosen)
 
     def _charge(self, privacy: Privacy, federation: Federation, *, epsilon: float, reason: str) -> Any:
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""

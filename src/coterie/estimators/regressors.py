@@ -96,7 +96,9 @@ class PrivateLasso(_PrivateRegressor):
 
     l1: float | None = None
 
-    def _regulariser(self, facts: Facts, weight_of_record: Callable[[int], float]) -> Regulariser:
+    def _regulariser(
+        self, facts: Facts, open_l2: Callable[[], float], weight_of_record: Callable[[int], float]
+    ) -> Regulariser:
         l2 = 0.0 if self.l2 is None else float(self.l2)
         if self.l1 is not None:
             return ElasticNet(l2, positive_number("l1", self.l1))

@@ -122,7 +122,7 @@ class LogisticRows:
             return np.einsum("...ij,i,j->...", value, WEIGHTS, WEIGHTS)[..., None]
 
         moved = (q - p) / curved
-        by_ratio = mean(ratio)
+        by_ratio = np.maximum(mean(ratio), 1e-300)  # noise alone can move all scores to where nothing is curved
         gradient = self.mean * mean(moved) + along_v * by_ratio
         gradient = gradient + self.along_model * mean(ratio - 1 - moved * (1 - 2 * p))
         # E[x x' ratio], with ratio close to an exponential of (s, t)

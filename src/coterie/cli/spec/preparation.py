@@ -8,6 +8,7 @@ import datetime
 import logging
 import typing
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,17 @@ from coterie import rules
 from coterie.certificate import Certificate, Past, make_certificate
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
-from coterie.cli.spec.reading import DataSection, ProblemSection, Spec
+from coterie.cli.spec.reading import PRIVATE, DataSection, ProblemSection, Spec
 from coterie.data import Federation, Label, NumberColumn, Schema, load, partition
+from coterie.data.design import make_design
 from coterie.data.tables import Table, read_columns
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
 from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, Shuffled, Walk
-from coterie.network.topology import make_topology
+from coterie.network.topology import Topology, make_topology
 from coterie.plan import Plan
+from coterie.planner import ALGORITHM, Planner
 from coterie.problems import L2, LOSSES, Ball, Box, ElasticNet, Loss, Problem, Regulariser
 from coterie.schedules import Schedule
 
@@ -117,24 +120,63 @@ def make_plan(spec: Spec, facts: Facts) -> Plan:
 
 
 def _make_plan(spec: Spec, facts: Facts) -> Plan:
-    parties, privacy = spec.parties, spec.privacy
-    topology = None
+    settled, wanted = _settled(spec, facts), _wanted(spec)
+    problem = make_problem(spec.problem, facts)
+    if _open_l2(spec):
+        l2 = rules.regulariser(problem, facts, spec.privacy, settled, wanted)
+        problem = dataclasses.replace(problem, regulariser=_regulariser(spec.problem, l2))
+    return rules.make_plan(problem, facts, spec.privacy, settled, wanted)
+
+
+def _settled(spec: Spec, facts: Facts) -> rules.Settled:
+    parties, topology = spec.parties, None
     if parties.topology is not None:
         topology = make_topology(parties.topology, facts.n_parties, seed=parties.topology_seed)
-    settled = rules.Settled(
+    return rules.Settled(
         algorithm=spec.algorithm.name,
         topology=topology,
         rounds=spec.algorithm.rounds,
-        settings=_settings(spec, facts),
-        standardise=spec.data.standardise is not None,
+        settings=_settings(spec, facts, topology),
+        standardise=None if spec.data.standardise is None else spec.data.standardise == PRIVATE,
         intercept=spec.intercept,
     )
-    wanted = None
-    if spec.inference is not None:
-        # weights are squared in the variance of a sum, which only the robust one knows
-        robust = spec.inference.robust or spec.data.weight_column is not None
-        wanted = rules.Wanted(share=spec.inference.share, robust=robust)
-    return rules.make_plan(make_problem(spec.problem, facts), facts, privacy, settled, wanted)
+
+
+def _wanted(spec: Spec) -> rules.Wanted | None:
+    if spec.inference is None:
+        return None
+    # weights are squared in the variance of a sum, which only the robust one knows
+    robust = spec.inference.robust or spec.data.weight_column is not None
+    return rules.Wanted(share=spec.inference.share, robust=robust)
+
+
+def _open_l2(spec: Spec) -> bool:
+    return spec.problem.l2 is None and spec.problem.l1 is None
+
+
+def planner_of(spec: Spec, facts: Facts, surrogate: tuple[np.ndarray, np.ndarray] | None = None) -> Planner:
+    """What can be expected of what the spec leaves open; settings of an algorithm that it names are of no use here."""
+    settled = _settled(spec, facts)
+    if settled.algorithm not in (None, ALGORITHM):
+        settled = rules.Settled(algorithm=settled.algorithm)
+    return Planner(
+        problem=make_problem(spec.problem, facts),
+        facts=facts,
+        privacy=spec.privacy,
+        settled=settled,
+        open_l2=_open_l2(spec),
+        surrogate=surrogate,
+    )
+
+
+def surrogate_of(path: Path, spec: Spec, schema: Schema, facts: Facts) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the design and labels of a public table that fits the schema."""
+    names, numbers = wanted_columns(schema)
+    X, y = encode(schema, read_columns(path, names, numbers=numbers, dialect=spec.data.dialect))
+    if isinstance(schema.label, Label):
+        position = {text: number for number, text in enumerate(schema.label.values)}
+        y = np.array([position[text] for text in y.tolist()])
+    return make_design(X, facts.row_norm, intercept=spec.intercept), y
 
 
 # --- records: a data set of the package, one file with a party column, or one file per party --------------------------
@@ -268,21 +310,17 @@ def _check_party_names(parties: Iterable[object]) -> None:
 
 
 def make_problem(section: ProblemSection, facts: Facts) -> Problem:
-    """Loss and regulariser by name, with what the labels suggest where nothing is said."""
+    """Loss and regulariser by name, with what the labels suggest where nothing is said; l2 is 0 where it is open."""
     record_weight = section.record_weight
     if record_weight is None and section.party_weight is None:
         record_weight = 1.0
-    problem = Problem(
+    return Problem(
         loss=_loss(section, facts),
-        regulariser=L2(0.0),
+        regulariser=_regulariser(section, 0.0 if section.l2 is None else section.l2),
         record_weight=record_weight,
         party_weight=section.party_weight,
         class_weight=section.class_weight,
     )
-    l2 = section.l2
-    if l2 is None:
-        l2 = 0.0 if section.l1 is not None else rules.regulariser(facts, problem.weight_of_one_record)
-    return dataclasses.replace(problem, regulariser=_regulariser(section, l2))
 
 
 def _loss(section: ProblemSection, facts: Facts) -> Loss:
@@ -325,11 +363,11 @@ def _regulariser(section: ProblemSection, l2: float) -> Regulariser:
 # --- settings of the algorithm ----------------------------------------------------------------------------------------
 
 
-def _settings(spec: Spec, facts: Facts) -> dict[str, Any]:
+def _settings(spec: Spec, facts: Facts, topology: Topology | None) -> dict[str, Any]:
     """Each setting as the field of that name, of the algorithm or of its mechanism, needs it."""
-    given, standardise = spec.algorithm.settings, spec.data.standardise is not None
+    given, standardise = spec.algorithm.settings, spec.data.standardise == PRIVATE
     mechanism = keys.text("algorithm.mechanism", given["mechanism"]) if "mechanism" in given else None
-    chosen = rules.choose_algorithm(facts, spec.privacy, spec.algorithm.name, standardise=standardise)
+    chosen = rules.choose_algorithm(facts, spec.privacy, spec.algorithm.name, topology, standardise=standardise)
     parts = rules.Parts.of(chosen, mechanism)
     choices = ("mechanism",) if parts.mechanisms else ()
     keys.refuse_unknown("algorithm", given, ("name", "rounds", *choices, *parts.fields))

@@ -21,13 +21,14 @@ SOURCES = ("dataset", "file", "files")
 ENGINES = ("in-process", "mpi", *RELAYS)
 LARGEST_SPEC = 10**7  # bytes; a spec is written by people
 LARGEST_SEED = 2**63 - 1
+PRIVATE = "private"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSection:
     """Exactly one of `dataset`, `file` and `files` (party name -> path). `test` is a file of public records, `public`
     says that all records are; `dialect` is how CSV files are written; `purpose` is what the model is for, in words;
-    `standardise` is "private" where columns are standardised by noised sums."""
+    `standardise` is "private" where columns are standardised by noised sums, "none" where they stay as they are."""
 
     dataset: str | None
     preprocessing: str
@@ -224,7 +225,7 @@ def data_section(content: Any, folder: Path) -> DataSection:
         "weight_bound": Key(keys.bound, 1.0),
         "min_records": Key(keys.whole(1), 2),
         "purpose": Key(keys.text),
-        "standardise": Key(keys.name_in(("private",))),
+        "standardise": Key(keys.name_in((PRIVATE, "none"))),
     }
     values = keys.read_table("data", content, table)
     dialect = Dialect.checked("data.", values.pop("delimiter"), values.pop("encoding"))

@@ -45,6 +45,20 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
+    spec, facts, schema, identities, content = _read(path)
+    privacy, engine = spec.privacy, spec.engine
+    about = keys.read_table("study", content.get("study", {}), _ABOUT)
+    settings = {**about, "seed": engine.seed, "intercept": spec.intercept}
+    found = make_plan(spec, facts)
+    return Study(found, schema, tuple(identities.values()), privacy.delta, privacy.tuning, settings)
+
+
+def read_study_spec(path: Path) -> tuple[Spec, Facts, Schema]:
+    """What a forecast needs of a study."""
+    return _read(path)[:3]
+
+
+def _read(path: Path) -> tuple[Spec, Facts, Schema, dict[str, Identity], dict[str, Any]]:
     text = read_text(path)
     content = _tables(text, path)
     schema, derived = _schema(content["schema"], path.parent)
@@ -71,10 +85,7 @@ def read_study(path: Path) -> Study:
         label_bound=None if isinstance(label, Label) else label.bound,
         weight_bound=bounds["weight_bound"],
     )
-    about = keys.read_table("study", content.get("study", {}), _ABOUT)
-    settings = {**about, "seed": spec.engine.seed, "intercept": spec.intercept}
-    found, privacy = make_plan(spec, facts), spec.privacy
-    return Study(found, schema, tuple(identities.values()), privacy.delta, privacy.tuning, settings)
+    return spec, facts, schema, identities, content
 
 
 _ABOUT = {
