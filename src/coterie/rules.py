@@ -98,7 +98,8 @@ class Settled:
 
     topology: a name, edges, a networkx graph or a `Topology`. settings: fields of the algorithm or of its mechanism, by
     name; "mechanism" chooses one where the algorithm has several. standardise: columns are standardised by noised sums,
-    inside the budget, or stay as they are. intercept: the last column of the design is the constant one of `coterie.data.design`.
+    inside the budget, or stay as they are. intercept: the last column of the design is the constant one of
+    `coterie.data.design`.
     """
 
     algorithm: str | None = None
@@ -409,7 +410,7 @@ class Situation:
 
     @property
     def may_standardise(self) -> bool:
-        """Whether it makes sense: gradients that nobody named, a constant column, and a regulariser that is a square."""
+        """Whether it can be left open: gradients that nobody named, a constant column, a square as regulariser."""
         named = self.settled.algorithm is not None
         few = self.settled.rounds is not None and self.settled.rounds <= COLUMN_ROUNDS
         gradients = self.privacy.epsilon is not None and self.name in GRADIENT_DESCENT

@@ -80,8 +80,8 @@ def test_a_shortening_that_does_not_follow_from_the_releases_is_found(outcome, t
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"private"', '"publicly"', "data.standardise: got 'publicly'; one of private is needed"),
-        ('"private"', "true", "data.standardise: got True; one of private is needed"),
+        ('"private"', '"publicly"', "data.standardise: got 'publicly'; one of private, none is needed"),
+        ('"private"', "true", "data.standardise: got True; one of private, none is needed"),
         ("rounds = 22", "rounds = 2", "rounds: got 2; 2 release sums of columns"),
         ("rounds = 22", 'name = "admm"', "standardise: got it with algorithm 'admm'"),
         ("momentum = 0.5", "momentum = 1.5", "momentum: got "),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie import Planner, Privacy, rules
+from coterie.algorithms import ALGORITHMS
 from coterie.errors import InputError
 
 PROMISE = {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"}
@@ -27,12 +28,13 @@ def middle(found, name):
 def test_it_is_the_plan_that_the_rules_make():
     planner = Planner.of_sizes((8000,) * 5, 30, Privacy(**PROMISE))
     found = planner.outline()
-    l2 = rules.regulariser(planner.problem, planner.facts, planner.privacy, rules.Settled())
+    l2 = rules.regulariser(planner.problem, planner.facts, planner.privacy, planner.settled)
     assert found.l2 == pytest.approx(l2)
     problem = planner.problem.__class__(
         loss=planner.problem.loss, regulariser=type(planner.problem.regulariser)(l2), record_weight=1.0
     )
-    algorithm, _, n_rounds = rules.choose(problem, planner.facts, planner.privacy, rules.Settled())
+    algorithm, _, n_rounds = rules.choose(problem, planner.facts, planner.privacy, planner.settled)
+    assert isinstance(algorithm, ALGORITHMS[found.algorithm])
     momentum = 0.0 if algorithm.momentum is None else algorithm.momentum.start
     assert (found.rounds, found.settings["momentum"]) == (n_rounds, momentum)
     assert found.settings["step"] == pytest.approx(algorithm.step.start)

@@ -58,8 +58,8 @@ def study(tmp_path):
     return prepared
 
 
-HEART = 'dataset = "heart"'
-SYNTHETIC = 'file = "data.csv"\n[schema]\nfile = "classes.toml"'
+HEART = 'dataset = "heart"\nstandardise = "none"'
+SYNTHETIC = 'file = "data.csv"\nstandardise = "none"\n[schema]\nfile = "classes.toml"'
 
 
 def fitted_plan(model, federation, labels=None):
@@ -149,6 +149,23 @@ def test_more_noise_means_shorter_steps():
         for epsilon in (0.5, 2)
     ]
     assert steps[0] < steps[1]
+
+
+def test_columns_are_standardised_where_that_is_left_open_and_pays():
+    many = dataclasses.replace(FACTS, sizes=(20_000, 20_000, 20_000))
+
+    def name(facts=many, inference=None, **settled):
+        plan = rules.make_plan(PROBLEM, facts, Privacy(**BUDGET), rules.Settled(**settled), inference)
+        return next(name for name, cls in ALGORITHMS.items() if type(plan.algorithm) is cls)
+
+    assert name(intercept=True) == "standardised-gradient-descent"
+    assert name(intercept=True, standardise=False) == "noisy-gradient-descent"
+    assert name(intercept=False) == "noisy-gradient-descent"
+    assert name(intercept=True, algorithm="noisy-gradient-descent") == "noisy-gradient-descent"
+    assert name(intercept=True, inference=rules.Wanted()) == "noisy-gradient-descent"
+    assert name(intercept=True, topology="ring") == "penalty-perturbed-admm"
+    tiny = dataclasses.replace(FACTS, sizes=(3, 3, 3))
+    assert name(tiny, intercept=True) == "noisy-gradient-descent"
 
 
 def test_on_a_graph_that_is_given_admm_runs():

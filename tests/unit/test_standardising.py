@@ -331,7 +331,7 @@ def test_a_small_column_that_tells_everything_is_found(trust):
     X, y = table()
     parties = np.arange(len(y)) % 3
     fitted = model(trust=trust).fit(X, y, parties=parties)
-    plain = model(trust=trust, standardise=None).fit(X, y, parties=parties)
+    plain = model(trust=trust, standardise="none").fit(X, y, parties=parties)
     test, labels = table(seed=1)
     assert fitted.score(test, labels) > 0.8
     assert plain.score(test, labels) < 0.75
@@ -347,7 +347,7 @@ def test_predictions_are_those_of_the_plain_pipeline_and_of_a_copy():
     np.testing.assert_allclose(fitted.to_sklearn().decision_function(test), scores)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).decision_function(test), scores)
     np.testing.assert_allclose(fitted.design(test) @ fitted.coefficients_, scores)
-    assert model(standardise=None).fit(X, y).shortening_ is None
+    assert model(standardise="none").fit(X, y).shortening_ is None
 
 
 def test_rows_of_a_design_are_shortened_as_the_rows_they_come_from():
@@ -381,8 +381,8 @@ def test_regression_and_several_classes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"standardise": "public"}, "standardise: got 'public'; 'private' or None is needed"),
-        ({"standardise": True}, "standardise: got True; 'private' or None is needed"),
+        ({"standardise": "public"}, "standardise: got 'public'; 'private', 'none' or None is needed"),
+        ({"standardise": True}, "standardise: got True; 'private', 'none' or None is needed"),
         ({"epsilon": math.inf}, "standardise: got 'private' with an infinite epsilon"),
         ({"algorithm": "recycled-admm"}, "standardise: got it with algorithm 'recycled-admm'"),
         ({"rounds": 2}, "rounds: got 2; 2 release sums of columns"),

@@ -51,6 +51,7 @@ MANY_ROUNDS = 10
 class SitesDemo:
     outcome: Outcome
     nonprivate_error: float | None  # of the optimum without noise; None where scikit-learn is not there
+    alone_error: float | None  # of a hospital's own optimum without noise, the mean over hospitals
     majority_error: float
     ledgers: tuple[tuple[str, int, float], ...]  # party, rounds it has released, epsilon it has charged
 
@@ -66,6 +67,7 @@ class SitesDemo:
         return {
             "test_error": self.test_error,
             "nonprivate_error": self.nonprivate_error,
+            "alone_error": self.alone_error,
             "majority_error": self.majority_error,
             **{name: told[name] for name in names},
             "seconds": round(self.outcome.seconds, 2),
@@ -77,7 +79,10 @@ class SitesDemo:
     def _without_privacy(self) -> dict[str, str]:
         if self.nonprivate_error is None:
             return {}
-        return {"test error, not private": f"{self.nonprivate_error:.2%}  (all records in one place, no noise)"}
+        return {
+            "test error, not private": f"{self.nonprivate_error:.2%}  (all records in one place, no noise)",
+            "a hospital alone": f"{self.alone_error:.2%}  (its own records, no noise; mean over hospitals)",
+        }
 
     def table(self) -> Table:
         certificate = self.outcome.certificate
@@ -124,11 +129,12 @@ def run_sites_demo(engine: str, *, seed: int | None = None, progress: Progress |
     transcript = outcome.transcript
     if not transcript.complete:
         raise Interrupted(transcript)
-    exact = outcome.nonprivate
+    exact = outcome.references
     assert outcome.result is not None
     return SitesDemo(
         outcome=outcome,
-        nonprivate_error=None if exact is None else exact["error"],
+        nonprivate_error=exact["nonprivate"]["error"] if exact else None,
+        alone_error=exact["alone"]["error"] if exact else None,
         majority_error=outcome.result["majority_error"],
         ledgers=tuple(ledgers),
     )

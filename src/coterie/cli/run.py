@@ -266,7 +266,7 @@ def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
     )
     if outcome.result is not None:
         typer.echo("")
-        _show(_result_table(outcome.result, outcome.nonprivate))
+        _show(_result_table(outcome.result, outcome.references))
     elif outcome.transcript.complete:
         typer.echo(f"how good it is: coterie evaluate {directory} FILE")
 
@@ -305,8 +305,9 @@ def _print_plan(prepared: Any, json_line: bool) -> None:
     _show(_loss_table(certificate, more, cautions_of(prepared)))
 
 
-def _result_table(result: dict[str, Any], nonprivate: dict[str, Any] | None) -> "Table":
-    """The model on public records, beside the majority class and, of public data, the fit without privacy."""
+def _result_table(result: dict[str, Any], references: dict[str, dict[str, Any]]) -> "Table":
+    """The model on public records, beside the majority class and, of public data, fits without privacy: of all records
+    in one place, and of a party's own."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
@@ -320,14 +321,14 @@ def _result_table(result: dict[str, Any], nonprivate: dict[str, Any] | None) -> 
     }
     names = {"auc": "AUC", "calibration_error": "calibration error", "rmse": "root mean square error", "r2": "R²"}
     trivial = "majority class" if "error" in result else "always the mean"
-    for column in [*heading, trivial, *(["without privacy"] if nonprivate is not None else [])]:
+    shown = {"nonprivate": "without privacy", "alone": "a party alone, without privacy"}
+    for column in [*heading, trivial, *(shown[name] for name in references)]:
         table.add_column(column)
     for name, (form, baseline, constant) in rows.items():
         if name in result:
             against = result.get(baseline, constant)
             cells = [form.format(result[name]), "" if against is None else form.format(against)]
-            if nonprivate is not None:
-                cells.append(form.format(nonprivate[name]))
+            cells += [form.format(fitted[name]) for fitted in references.values()]
             table.add_row(names.get(name, name), *cells)
     return table
 

@@ -141,7 +141,9 @@ def _promise(run: RunFiles) -> Markup:
 
 
 def _result(run: RunFiles) -> Markup:
-    result, other = run.result, run.nonprivate
+    result = run.result
+    lines = {"without privacy": run.nonprivate, "a party alone, without privacy": run.alone}
+    others = {name: numbers for name, numbers in lines.items() if numbers}
     parts: list[str] = []
     if result is not None:
         trivial = "majority class" if "error" in result else "always the mean"
@@ -160,14 +162,14 @@ def _result(run: RunFiles) -> Markup:
             if key not in result:
                 continue
             against = result.get(baseline.get(key, ""), constant.get(key))
-            cells = [result[key], against] + ([other.get(key)] if other else [])
+            cells = [result[key], against, *(numbers.get(key) for numbers in others.values())]
             rows.append([names[key], *(("", math.nan) if v is None else (form(v), float(v)) for v in cells)])
-        heading = ["measure", "this model", trivial, *(["without privacy"] if other else [])]
+        heading = ["measure", "this model", trivial, *others]
         main = "error" if "error" in result else "rmse"
         if main in result:
-            parts.append(figure(_result_bars(main, result, other, trivial), "result-chart", numbers=False))
+            parts.append(figure(_result_bars(main, result, others, trivial), "result-chart", numbers=False))
         said = f"On {result.get('records', 0):,} held-out records that are declared public."
-        if other:
+        if others:
             said += " Without privacy: the optimum on the same public training records, hardly regularised, no noise."
         parts.append(frame.joined([table(heading, rows, "Result"), paragraph(said, kind="soft")]))
     if run.errors_by_round:
@@ -189,11 +191,10 @@ def _four(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _result_bars(key: str, result: dict[str, Any], other: dict[str, Any] | None, trivial: str) -> Bars:
+def _result_bars(key: str, result: dict[str, Any], others: dict[str, dict[str, Any]], trivial: str) -> Bars:
     base = "majority_error" if key == "error" else "mean_rmse"
     bars = [Bar("this model, private", result[key])]
-    if other and key in other:
-        bars.append(Bar("without privacy", other[key], other=True))
+    bars += [Bar(name, numbers[key], other=True) for name, numbers in others.items() if key in numbers]
     if base in result:
         bars.append(Bar(trivial, result[base], other=True))
     names = {"error": "error on public records", "rmse": "root mean square error"}
@@ -207,6 +208,8 @@ def _by_round(run: RunFiles) -> Lines:
     levels = [("majority class", result["majority_error"])] if "majority_error" in result else []
     if run.nonprivate and "error" in run.nonprivate:
         levels.append(("all records in one place, no noise", run.nonprivate["error"]))
+    if run.alone and "error" in run.alone:
+        levels.append(("a party alone, no noise", run.alone["error"]))
     return Lines(
         title="Test error after each round",
         x_label="round",

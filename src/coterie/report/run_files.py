@@ -71,6 +71,11 @@ class RunFiles:
         return _numbers(self.summary.get("nonprivate"))
 
     @property
+    def alone(self) -> dict[str, Any] | None:
+        """A party's own fit without privacy, the mean over parties."""
+        return _numbers(self.summary.get("alone"))
+
+    @property
     def errors_by_round(self) -> dict[str, list[float]]:
         """Of the demo: test errors after each round, by name."""
         told = self.summary.get("test_error_by_round")

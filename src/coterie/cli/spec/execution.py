@@ -31,8 +31,11 @@ from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
+References = dict[str, dict[str, Any]]  # by name: "nonprivate", all records in one place, and "alone", a party's own
 MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
-WEAK = 1e-6  # l2 of the line without privacy, for each record
+WEAK = 1e-6  # l2 of the lines without privacy, for each record
+MOST_ALONE = 20  # parties whose own fits are looked at
+NEVER = -100.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,11 +77,11 @@ class Outcome:
         return result_of(self.transcript, self.records, self.inference)
 
     @functools.cached_property
-    def nonprivate(self) -> dict[str, Any] | None:
-        return nonprivate_result(self)
+    def references(self) -> References:
+        return references_of(self)
 
     def summary(self) -> dict[str, Any]:
-        return summary_of(self.transcript, self.certificate, self.result, self.nonprivate)
+        return summary_of(self.transcript, self.certificate, self.result, self.references)
 
     def write(self, directory: Path) -> Path:
         """A new directory with all that came out; all of it or nothing."""
@@ -100,7 +103,7 @@ class Outcome:
             intervals["intervals.txt"] = self.inference.summary(level) + "\n"
         model = self.model if self.transcript.complete else None
         texts, log = {**origin, **intervals}, self.log.text
-        fill_run(folder, self.transcript, self.certificate, texts, log, model, self.result, self.nonprivate)
+        fill_run(folder, self.transcript, self.certificate, texts, log, model, self.result, self.references)
 
 
 def fill_run(
@@ -111,7 +114,7 @@ def fill_run(
     log: str,
     model: dict[str, Any] | None,
     result: dict[str, Any] | None = None,
-    nonprivate: dict[str, Any] | None = None,
+    references: References | None = None,
 ) -> None:
     """All files of a run; `texts` by name: what it was made from, and intervals. No model where it was stopped."""
     complete = transcript.complete
@@ -124,7 +127,7 @@ def fill_run(
         "certificate.json": certificate.to_json(),
         "certificate.md": certificate.to_markdown(),
         "summary.json": json.dumps(
-            summary_of(transcript, certificate, result, nonprivate), indent=1, ensure_ascii=False
+            summary_of(transcript, certificate, result, references), indent=1, ensure_ascii=False
         ),
         "run.log": log,
     }
@@ -165,27 +168,48 @@ def result_of(transcript: Transcript, records: Records, inference: Inference | N
     return exact_result(FittedModel.of(model), *records.test)
 
 
-def nonprivate_result(outcome: Outcome) -> dict[str, Any] | None:
-    """The same on the same records for the best fit without noise, by scikit-learn: a release of the exact optimum, and
-    only for records that are declared public."""
-    records, facts = outcome.records, outcome.transcript.plan.facts
+def references_of(outcome: Outcome) -> References:
+    """The same on the same records for the best fits without noise, by scikit-learn, to all records in one place and to
+    a party's own (the mean over parties): exact optima, and only of records that are declared public."""
+    records = outcome.records
     if outcome.result is None or not records.public or find_spec("sklearn") is None:
-        return None
+        return {}
+    found = {"nonprivate": _best_fit(records, *records.federation.pooled)}
+    n_parties = records.federation.n_parties
+    if n_parties > 1:
+        chosen = np.unique(np.linspace(0, n_parties - 1, MOST_ALONE).round().astype(int)).tolist()
+        shards = [records.federation.shards[i] for i in chosen]
+        each = [_best_fit(records, shard.X, shard.y, shard.weight) for shard in shards]
+        found["alone"] = {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+        found["alone"]["records"] = each[0]["records"]
+    return found
+
+
+def _best_fit(records: Records, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    X, y, weight = records.federation.pooled
+    facts = records.federation.facts
     l2 = WEAK * len(y) * facts.row_norm**2
     if facts.labels is None:
-        fitted: Any = Ridge(alpha=l2, fit_intercept=False).fit(X, y, weight)
+        slopes = np.atleast_2d(Ridge(alpha=l2, fit_intercept=False).fit(X, y, weight).coef_)
+    elif len(present := np.unique(y).astype(int)) == 1:  # a party that has seen one class answers it
+        slopes = np.zeros((1 if len(facts.labels) == 2 else len(facts.labels), X.shape[1]))
+        slopes[0 if len(slopes) == 1 else present[0], -1] = 1.0 if len(slopes) > 1 or present[0] else -1.0
     else:
-        fitted = LogisticRegression(C=1 / l2, fit_intercept=False, max_iter=1000).fit(X, y, weight)
-    slopes, constants = split_intercept(np.atleast_2d(fitted.coef_), facts.row_norm, intercept=records.intercept)
+        fitted: Any = LogisticRegression(C=1 / l2, fit_intercept=False, max_iter=1000).fit(X, y, weight)
+        slopes = np.atleast_2d(fitted.coef_)
+        if len(facts.labels) > 2:
+            both = np.vstack([-slopes[0], slopes[0]]) if len(present) == 2 else slopes
+            slopes = np.zeros((len(facts.labels), X.shape[1]))
+            slopes[:, -1] = NEVER  # of classes that the party has not seen
+            slopes[present] = both
+    coefficients, constants = split_intercept(slopes, facts.row_norm, intercept=records.intercept)
     model = {
         "schema": records.schema.to_dict(),
         "loss": "Huber" if facts.labels is None else "Logistic",
         "labels": facts.labels,
         "row_norm": facts.row_norm,
-        "coefficients": dict(zip(records.feature_names, slopes.T.tolist(), strict=True)),
+        "coefficients": dict(zip(records.feature_names, coefficients.T.tolist(), strict=True)),
         "intercept": constants.tolist(),
     }
     assert records.test is not None
@@ -299,14 +323,14 @@ def summary_of(
     transcript: Transcript,
     certificate: Certificate,
     result: dict[str, Any] | None,
-    nonprivate: dict[str, Any] | None = None,
+    references: References | None = None,
 ) -> dict[str, Any]:
     plan = transcript.plan
     error = {"test_error": result["error"]} if result is not None and "error" in result else {}
     return {
         **error,
         **({} if result is None else {"test": result}),
-        **({} if nonprivate is None else {"nonprivate": nonprivate}),
+        **(references or {}),
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else "infinite",
         "delta": certificate.delta,
         "total_epsilon": certificate.total_epsilon if math.isfinite(certificate.total_epsilon) else "infinite",

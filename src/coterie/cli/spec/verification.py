@@ -143,16 +143,18 @@ def _check_run(directory: Path, certificate: Certificate, *, report: bool) -> tu
         if said := _only_said(tables_of(text, directory / "spec.toml")):
             notes.append(f"{', '.join(said)} in spec.toml: nothing here implies what it says there")
     stated = _json(directory / "summary.json")
-    nonprivate = None
-    if isinstance(stated, dict) and "nonprivate" in stated:
-        nonprivate = _stated_numbers(stated, "nonprivate")
-        notes.append("the line without privacy is what the run told")
+    references = {}
+    for name in ("nonprivate", "alone"):
+        if isinstance(stated, dict) and name in stated:
+            references[name] = _stated_numbers(stated, name)
+    if references:
+        notes.append("the lines without privacy are what the run told")
     inference = _check_intervals(directory, transcript, certificate, source) if complete and with_intervals else None
     result = None if source.records is None else result_of(transcript, source.records, inference)
     if source.tested and isinstance(stated, dict):
         result = _stated_numbers(stated, "test")
         notes.append("how good the model is on data.test is what the run told: those records are not here")
-    compare("summary.json: ", summary_of(transcript, certificate, result, nonprivate), stated)
+    compare("summary.json: ", summary_of(transcript, certificate, result, references), stated)
     if source.records is None:
         notes.append("sizes, and names of parties that a column gives, are the data's: no data are here")
     if _check_page(_text(directory / "certificate.md"), certificate):
