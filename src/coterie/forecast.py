@@ -191,7 +191,7 @@ def filters(settings: Sequence[Setting], curvatures: np.ndarray) -> tuple[np.nda
     """
     step, l2, rounds, momentum = (np.array(column)[:, None] for column in list(zip(*settings, strict=True))[:4])
     pull, square = np.zeros((2, len(settings), len(curvatures)))
-    for n_rounds in np.unique(rounds):  # together as long as all of them go on
+    for n_rounds in np.unique(rounds):  # those of one length together
         here = rounds[:, 0] == n_rounds
         pull[here], square[here] = _impulses(1 - step[here] * (curvatures + l2[here]), momentum[here], int(n_rounds))
     scale = 2 / (rounds * (rounds + 1))
@@ -201,7 +201,7 @@ def filters(settings: Sequence[Setting], curvatures: np.ndarray) -> tuple[np.nda
 def _impulses(a: np.ndarray, momentum: np.ndarray, n_rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Sums of w(t) and of its square, without their common factor."""
     before, g = np.zeros_like(a), np.ones_like(a)
-    total, first_moment, pull, square = np.zeros((4, *a.shape))
+    total, first_moment, pull, square = (np.zeros_like(a) for _ in range(4))
     for i in range(n_rounds):
         if i:
             before, g = g, a * ((1 + momentum) * g - momentum * before)
