@@ -133,6 +133,11 @@ class Planner:
         n_classes = self._task(self.privacy).n_classes
         return (forecast.shape_of(X / self.facts.row_norm, y / (self.facts.label_bound or 1.0), n_classes),)
 
+    @property
+    def _graph_is_given(self) -> bool:
+        chosen = rules.choose_algorithm(self.facts, self.privacy, None, self.settled.topology)
+        return chosen not in rules.GRADIENT_DESCENT
+
     def _situation(self, privacy: Privacy) -> rules.Situation:
         return rules.Situation(
             problem=self.problem,
@@ -245,6 +250,8 @@ class Planner:
         named = self.settled.algorithm
         if named not in (None, ALGORITHM):
             told.append(f"{named} is named; this is what would be done if the algorithm were left open")
+        elif self._graph_is_given:
+            told.append("a graph is given, on which ADMM runs; this is what would be done if it were left open")
         if not useful:
             told.append(
                 "the result is not expected to be better than "

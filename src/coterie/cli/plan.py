@@ -41,11 +41,13 @@ def _planner(path: Path, surrogate: Path | None) -> "Planner":
     from coterie.cli.spec.study import read_study_spec
     from coterie.errors import InputError
 
+    text = read_text(path)
     try:
-        content: dict[str, Any] = tomllib.loads(read_text(path))
+        content: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"spec: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
-    if "data" in content or "parties" not in content or "sizes" not in content["parties"]:
+    parties = content.get("parties")
+    if "data" in content or not isinstance(parties, dict) or "sizes" not in parties:
         spec = read_spec(path)
         records = load_records(spec)
         facts, schema = records.federation.facts, records.schema
