@@ -94,7 +94,7 @@ def test_naming_what_would_be_chosen_changes_nothing(study, data, choice):
 
 @pytest.mark.parametrize(("loss", "trust"), [("huber", "none"), ("huber", "curator"), ("squared", "curator")])
 def test_regression_is_settled_alike(study, loss, trust):
-    data = 'file = "data.csv"\n[schema]\nfile = "numbers.toml"'
+    data = 'file = "data.csv"\nstandardise = "none"\n[schema]\nfile = "numbers.toml"'
     made = study(data, None, {"trust": trust}, problem=f'[problem]\nloss = "{loss}"\n')
     federation = made.records.federation
     model = PrivateRidge(
@@ -152,7 +152,7 @@ def test_more_noise_means_shorter_steps():
 
 
 def test_columns_are_standardised_where_that_is_left_open_and_pays():
-    many = dataclasses.replace(FACTS, sizes=(20_000, 20_000, 20_000))
+    many = dataclasses.replace(FACTS, sizes=(20_000, 20_000, 20_000), n_features=30)
 
     def name(facts=many, inference=None, **settled):
         plan = rules.make_plan(PROBLEM, facts, Privacy(**BUDGET), rules.Settled(**settled), inference)
