@@ -125,6 +125,9 @@ def test_predictions_are_those_of_the_coefficients(finished, folder, coterie, tm
     norms = np.linalg.norm(X, axis=1)
     assert (norms > 1).any()
     X = X / np.maximum(norms, 1)[:, None]
+    centre, scale = (np.array(model["shortening"][name]) for name in ("centre", "scale"))  # columns were standardised
+    lengths = np.linalg.norm((X - centre) * scale, axis=1)
+    X = centre + (X - centre) / np.maximum(lengths, 1)[:, None]
     by_hand = X @ list(model["coefficients"].values()) + model["intercept"]
     chances = [float(line["probability of yes"]) for line in lines]
     np.testing.assert_allclose(chances, 1 / (1 + np.exp(-by_hand)), atol=1e-6)
@@ -179,6 +182,24 @@ def same_records(folder, tmp_path, name, content, **more):
     one = read_columns(folder / "patients.csv", names, numbers=["age", "income"])
     other = read_columns(tmp_path / name, names, numbers=["age", "income"], **more)
     return schema.encode(one), schema.encode(other)
+
+
+def test_what_to_expect_is_told_before_anything_is_spent(folder, coterie, tmp_path):
+    code, told, error = coterie("plan", folder / "spec.toml", "--json")
+    assert code == 0, error
+    blind = json.loads(told)
+    assert blind["useful"]
+    assert {"a curator", "a party alone, no privacy"} <= {row["name"] for row in blind["rows"]}
+    sharp = json.loads(coterie("plan", folder / "spec.toml", "--surrogate", folder / "test.csv", "--json")[1])
+    assert np.ptp(sharp["planned"]["auc"]) < np.ptp(blind["planned"]["auc"])
+    code, told, _ = coterie("plan", folder / "spec.toml")
+    assert code == 0
+    assert "a party alone" in told
+    (tmp_path / "wrong.toml").write_text("parties = 3")
+    for wrong in ("wrong.toml", "nothing.toml"):
+        code, _, error = coterie("plan", tmp_path / wrong)
+        assert code == 2
+        assert error.count("\n") == 1
 
 
 def test_semicolons_decimal_commas_and_compressed_files(finished, folder, tmp_path):
