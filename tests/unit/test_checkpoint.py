@@ -1,5 +1,7 @@
 """A checkpoint is what was written, or it is refused: a second release under the same noise would give records away."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,15 @@ def test_one_file_in_the_place_of_another_is_refused(tmp_path):
     checkpoint = saved(tmp_path)
     private, records = checkpoint.directory / "private-000002-0000-0.npy", checkpoint.directory / "records-0000"
     records.write_bytes(private.read_bytes())
+    with pytest.raises(InputError, match="was altered"):
+        gone_on_with(checkpoint)
+
+
+@pytest.mark.parametrize("tag", ["é", "\ud800", "", None, 7])
+def test_a_tag_of_any_characters_is_refused_in_a_sentence(tmp_path, tag):
+    checkpoint = saved(tmp_path)
+    path = checkpoint.directory / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tag": tag}))
     with pytest.raises(InputError, match="was altered"):
         gone_on_with(checkpoint)
 

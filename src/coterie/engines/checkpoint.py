@@ -185,7 +185,7 @@ class Checkpoint:
             made_of_key = key is None or _tag_key(bytes.fromhex(key)).hex() == content["tag_key"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(RUN, f"cannot be read ({error})") from None
-        if not (hmac.compare_digest(str(tag), right) and made_of_key):
+        if not (hmac.compare_digest(str(tag).encode(errors="replace"), right.encode()) and made_of_key):
             raise self._damaged(RUN, "was altered")
         return content
 
