@@ -10,7 +10,7 @@ import pytest
 
 from coterie.certificate import make_certificate
 from coterie.charts import Bar, Bars, Lines, Network, Series, _fit, _ticks
-from coterie.cli.spec.reporting import report_of, write_report
+from coterie.cli.report import report_of, write_report
 from coterie.data import Federation
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.plan import Plan

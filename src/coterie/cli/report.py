@@ -3,9 +3,13 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from coterie.plan import Plan
+    from coterie.report import Published
 
 EXAMPLES = (
     "Examples: coterie report heart-run; coterie report heart-run --out board.html; coterie report --compare eps-1 "
@@ -29,7 +33,6 @@ def report(
     Every run is verified first. A page is made from the files of its run and from nothing else, so it can be made again
     and shows nothing that was not released.
     """
-    from coterie.cli.spec.reporting import report_of, write_report
     from coterie.errors import InputError
     from coterie.report import RunFiles, compare_page
 
@@ -81,10 +84,43 @@ def _write_new(path: Path, page: str) -> None:
 
 def add_report(run: Path) -> None:
     """After a run. It is complete and paid for, so a page that cannot be made does not end it."""
-    from coterie.cli.spec.reporting import write_report
-
     try:
         write_report(run)
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         typer.echo(f"coterie: the run is complete, but no report could be made ({reason})", err=True)
+
+
+# --- made from the other files of a run's directory, so a page needs no sum and can be made again ---------------------
+
+
+def report_of(directory: Path) -> str:
+    from coterie.report import RunFiles, report_page
+
+    run = RunFiles.read(directory)
+    return report_page(run, _published(run.plan))
+
+
+def write_report(directory: Path) -> Path:
+    """In the directory itself, over what an earlier version may have drawn; all of it or nothing."""
+    from coterie.rundir import REPORT
+
+    page, path = report_of(directory), directory / REPORT
+    temporary = directory.parent / f".{directory.name}-{REPORT}.{os.getpid()}"
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _published(plan: "Plan") -> "Published | None":
+    """What the algorithm's paper states; none of them speaks of Gaussian noise, so most runs need no research."""
+    if plan.algorithm.mechanism.law in (None, "gaussian"):
+        return None
+    from coterie.papers.bounds import published_bound
+    from coterie.report import Published
+
+    found = published_bound(plan)
+    return None if found is None else Published(found.theorem, found.total, found.hypotheses)

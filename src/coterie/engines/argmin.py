@@ -15,29 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.consensus import GraphADMM
 from coterie.engines import rounds
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program, Rounds, at_round
 from coterie.engines.xla import loops_on_device
 from coterie.minimisers.base import Minimiser, Subproblem, unless_missed
 from coterie.minimisers.matrices import Matrices
-from coterie.network.impairments import Impairments
-from coterie.plan import Plan
 from coterie.privacy.for_engines import answered, asked
-from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import make_buckets
-
-
-def come_apart(plan: Plan, impairments: Impairments | None) -> bool:
-    """Whether the rounds of this plan do."""
-    return (
-        type(plan.algorithm).local is GraphADMM.local
-        and isinstance(plan.issued[0][0], ArgminGrant)
-        and plan.problem.regulariser.smooth
-        and impairments is None
-    )
 
 
 class ArgminRounds(Rounds):

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie import machine
+from coterie.algorithms.consensus import GraphADMM
 from coterie.data.federation import Federation
 from coterie.engines import people, rounds
-from coterie.engines.argmin import Argmins, come_apart
+from coterie.engines.argmin import Argmins
 from coterie.engines.inputs import Drawn, Inputs
 from coterie.engines.rounds import Program
 from coterie.engines.xla import set_up
@@ -32,6 +33,7 @@ from coterie.minimisers.one_party import together
 from coterie.network.impairments import Impairments
 from coterie.network.selection import All
 from coterie.plan import Plan
+from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems.losses import Logistic
 from coterie.problems.problem import make_buckets
@@ -210,7 +212,13 @@ def choose(work: Work) -> Choice:
 
 
 def _minimises(work: Work) -> bool:
-    return come_apart(work.plan, work.impairments)
+    """Rounds then come apart into what is asked of a minimiser and what its answer leads to (`argmin`)."""
+    return (
+        type(work.plan.algorithm).local is GraphADMM.local
+        and isinstance(work.plan.issued[0][0], ArgminGrant)
+        and work.plan.problem.regulariser.smooth
+        and work.impairments is None
+    )
 
 
 _MINIMISES = ("a graph algorithm, a smooth regulariser and no impairments", _minimises)

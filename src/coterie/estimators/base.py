@@ -21,7 +21,6 @@ from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
-from coterie.estimators.fit_privacy import FitPrivacy, describe, no_privacy
 from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
 from coterie.facts import Facts
 from coterie.inference import Columns, Inference, infer
@@ -30,6 +29,67 @@ from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import L2, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.transcript import Transcript
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitPrivacy:
+    """What a fitted estimator says about its privacy, for programs; `certificate_` says it for people.
+
+    `epsilon` is the loss of this fit against the strongest observer; `total_epsilon` adds what the ledger knows.
+
+    views: loss by observer. public_facts: what was taken as known to everybody, with `n_columns` of the design and
+    where each of the `bounds` came from. verdict: what must be read before any number.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    unit: str
+    party_epsilons: dict[str, float]
+    views: dict[str, float]
+    total_epsilon: float
+    total_delta: float
+    reproducible: bool
+    public_facts: dict[str, object]
+    verdict: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, certificate: Certificate, *, constant_column: bool) -> "FitPrivacy":
+        facts = plan.facts
+        public: dict[str, object] = {**certificate.document["public_facts"], "constant_column": constant_column}
+        public["n_columns"] = public.pop("n_features")
+        public["bounds"] = certificate.document["bounds"]
+        return cls(
+            epsilon=certificate.epsilon,
+            delta=certificate.delta,
+            adjacency=plan.adjacency,
+            unit=plan.unit,
+            party_epsilons=dict(zip(facts.parties, certificate.party_epsilons, strict=True)),
+            views={view.observer: view.epsilon for view in certificate.views},
+            total_epsilon=certificate.total_epsilon,
+            total_delta=certificate.total_delta,
+            reproducible=certificate.not_private,
+            public_facts=public,
+            verdict=certificate.verdict,
+        )
+
+    @classmethod
+    def nothing(cls, privacy: Privacy, facts: Facts) -> "FitPrivacy":
+        """Of the exact optimum."""
+        return cls(
+            epsilon=math.inf,
+            delta=privacy.delta,
+            adjacency=privacy.adjacency,
+            unit=privacy.unit,
+            party_epsilons=dict.fromkeys(facts.parties, math.inf),
+            views={"everybody": math.inf},
+            total_epsilon=math.inf,
+            total_delta=privacy.delta,
+            reproducible=True,
+            public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_columns": facts.n_features},
+            verdict=("NOT PRIVATE: epsilon is infinite, the exact optimum was released",),
+        )
+
 
 PRIVATE = "private"
 
@@ -204,7 +264,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             self._keep(exact.minimiser(problem, federation))
             self.n_iter_ = 1
             vars(self).update(certificate_=None, transcript_=None)
-            self.privacy_ = no_privacy(privacy, federation.facts)
+            self.privacy_ = FitPrivacy.nothing(privacy, federation.facts)
             return self
         plan = rules.make_plan(problem, federation.facts, privacy, settled, wanted)
         noise = self._noise()
@@ -228,7 +288,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             tuning=privacy.tuning,
             design="schema" if encoded_by_schema() else "declared",
         )
-        self.privacy_ = describe(plan, self.certificate_, constant_column=self.fit_intercept)
+        self.privacy_ = FitPrivacy.of(plan, self.certificate_, constant_column=self.fit_intercept)
         voids = [sentence for sentence in self.certificate_.verdict if sentence.startswith("VOID")]
         for sentence in (*voids, *cautions(plan, privacy.delta), *self._cut(X, y)):
             warnings.warn(sentence, PrivacyWarning, stacklevel=2)

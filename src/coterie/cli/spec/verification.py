@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, package_digest, software
 from coterie.certificate.statements import NO_TUNING
+from coterie.cli.report import report_of
 from coterie.cli.spec.execution import (
     columns_of,
     model_of,
@@ -26,7 +27,6 @@ from coterie.cli.spec.reading import (
     schema_from,
     tables_of,
 )
-from coterie.cli.spec.reporting import report_of
 from coterie.data import Label, Schema
 from coterie.errors import InputError
 from coterie.facts import Facts
