@@ -242,7 +242,7 @@ class NumberColumn:
     @property
     def knee(self) -> float:
         """Of the logarithm."""
-        return LOG_KNEE * self.bound
+        return max(LOG_KNEE * self.bound, math.ulp(0.0))  # something to divide by, however narrow the range is
 
     def curved(self, values: Any) -> Any:
         """What stands in the place of values: their logarithm, or themselves."""
