@@ -1,6 +1,7 @@
 """What the coordinator needs for NVIDIA FLARE: one sentence where it is not there or is something else."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,12 @@ def test_a_party_that_the_kit_does_not_know_is_named(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="--kit: the party 'south' is not among those of"):
         between_machines("nvflare", tmp_path, ["north", "south"]).__enter__()
     assert {path.name for path in tmp_path.iterdir()} == {"startup", nvflare.KIT}
+
+
+def test_a_kit_may_be_named_by_a_relative_path(monkeypatch, tmp_path):
+    """FLARE would look for a job in a folder of its own, and find none."""
+    monkeypatch.chdir(tmp_path)
+    assert nvflare.Session(Path("kits/coordinator")).kit == tmp_path / "kits" / "coordinator"
 
 
 def test_a_job_names_classes_and_says_nothing_about_what_is_computed(tmp_path):

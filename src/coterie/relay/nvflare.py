@@ -56,6 +56,7 @@ def check_installed() -> None:
 def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange]:
     """A server and a site for every party on loopback; what has ended is started again."""
     check_installed()
+    folder = folder.resolve()  # what is started works in folders of its own
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kits = folder / "kits"
     if not kits.exists():
@@ -65,7 +66,7 @@ def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange
     try:
         start(processes, kits, "localhost", {HUB: str(folder / "coordinator.sock")})
         for party, path in sockets.items():
-            start(processes, kits, names[party], {SITE: str(path)})
+            start(processes, kits, names[party], {SITE: str(path.resolve())})
         started = ["localhost", *(names[party] for party in sockets)]
 
         def check() -> None:
@@ -225,7 +226,6 @@ def write_job(folder: Path, names: dict[str, str], at_server: str, arguments: di
 @contextlib.contextmanager
 def _carrying(kit: Path, parties: Sequence[str], check: Callable[[], None]) -> Iterator[Exchange]:
     """check: raises where something that was just started has ended already."""
-    kit = kit.resolve()  # FLARE takes other paths to begin in a folder of its own
     content = _read_kit(kit)
     missing = [party for party in parties if party not in content["parties"]]
     if missing:
@@ -251,7 +251,7 @@ class Session:
     """Asks FLARE's server, through a process that lasts until something goes wrong (`relay.nvflare_session`)."""
 
     def __init__(self, kit: Path) -> None:
-        self.kit = kit
+        self.kit = kit.resolve()  # FLARE takes other paths to begin in a folder of its own
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, command: str, about: str) -> str:
@@ -289,7 +289,7 @@ class _Jobs:
     """Sees to it that there is a job at the hub: submits one, and another when that has ended."""
 
     def __init__(self, hub: Hub, kit: Path, check: Callable[[], None]) -> None:
-        self.hub, self.kit, self.check = hub, kit, check
+        self.hub, self.check = hub, check
         self.stop = threading.Event()
         self._broken: str | None = None
         self._session = Session(kit)
@@ -353,7 +353,7 @@ class _Jobs:
                 raise CoterieError(f"{MOST_FAILURES} jobs in a row ended without carrying anything ({why})")
 
     def _submit(self) -> None:
-        self._job = self._session.ask("submit", str(self.kit / "job"))
+        self._job = self._session.ask("submit", str(self._session.kit / "job"))
         self._submitted, self._reached = time.monotonic(), False
         _LOGGER.debug("nvflare: submitted the job %s", self._job)
 
