@@ -7,7 +7,7 @@ import argparse
 
 import numpy as np
 
-from coterie.cli.demo import DELTA, N_PARTIES, make_plan, pooled_optimum
+from coterie.cli.demo import DELTA, N_PARTIES, make_plan, optimum
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
@@ -28,7 +28,7 @@ def main() -> None:
     X, y, _ = test.pooled
     plan = make_plan(train)
     errors = 100 * np.mean((run(plan, train, noise=Seeded(0), repeats=seeds).models @ X.T > 0) != y, axis=1)
-    exact = 100 * np.mean((pooled_optimum(train) @ X.T > 0) != y)
+    exact = 100 * np.mean((optimum(*train.pooled[:2], train.facts.labels) @ X.T > 0) != y)
     print(f"ε = {plan.epsilon(DELTA):.6f} at δ = {DELTA:g}, {plan.adjacency}, {seeds} seeds")
     print(
         f"private {errors.mean():.2f} % ± {errors.std():.2f}, not private {exact:.2f} %, "

@@ -1,5 +1,6 @@
 """The page about the architecture is true, and no run carries research with it."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -110,3 +111,25 @@ def test_no_file_of_the_package_is_left_out_of_a_wheel(tmp_path):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     (tmp_path / ".gitignore").write_text("site/\n")
     assert ignored_and_tracked(tmp_path) == ["site/x.py"]
+
+
+def names_that_are_gone(source):
+    """What a program imports from the package and is not there."""
+    gone = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] == "coterie":
+            module = importlib.import_module(node.module)
+            wanted = (alias.name for alias in node.names if not hasattr(module, alias.name))
+            gone += [name for name in wanted if importlib.util.find_spec(f"{node.module}.{name}") is None]
+    return gone
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "tools"])
+def test_programs_beside_the_package_find_what_they_import(folder):
+    programs = sorted((ROOT / folder).rglob("*.py"))
+    assert programs
+    assert not {program.name: gone for program in programs if (gone := names_that_are_gone(program.read_text("utf-8")))}
+
+
+def test_a_name_that_is_gone_would_be_found():
+    assert names_that_are_gone("from coterie.data import schema, Schema, Shcema") == ["Shcema"]
