@@ -45,7 +45,7 @@ LOOPBACK = "127.0.0.1"
 READY_S = 120.0  # for a SuperLink to come up
 CONNECT_S = 90.0  # for a ServerApp to come up, before it is submitted again
 _LOOK_S, _PAUSE_S = 0.1, 2.0
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 _APP = {
     "project": {"name": "coterie-relay", "version": "1.0.0", "description": "", "dependencies": []},
     "tool": {

@@ -23,7 +23,7 @@ from coterie.relay.hub import ANSWER_S, Request, Worker
 
 RECORD, ENVELOPE = "coterie", "envelope"
 
-_POLL_S = 0.1
+_POLL_S = 0.5  # a request to the SuperLink each time, on a machine that others need too
 _LOOK_S = 3.0  # how often it is looked whether nodes were started again
 
 client = ClientApp()
@@ -33,7 +33,7 @@ server = ServerApp()
 @client.query()
 def pass_on(message: Message, context: Context) -> Message:
     """An envelope to the site that this node belongs to, and its answer."""
-    answer = SiteSocket.of_this_site()(_envelope(message))
+    answer = SiteSocket.of_this_site()(_envelope(message) or b"")
     return Message(_record(answer), reply_to=message)
 
 
@@ -69,38 +69,47 @@ class _Carrier:
 
     def carry(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
-        while self._send_what_is_asked():
-            if time.monotonic() - self.looked > _LOOK_S:
-                self._look()
-            if self.on_their_way:
-                for reply in self.grid.pull_messages(list(self.on_their_way)):
-                    self._answer(reply.metadata.reply_to_message_id, None if reply.has_error() else _envelope(reply))
-            time.sleep(_POLL_S)
+        brought = time.monotonic()
+        while True:
+            # those who are asked again and again, because they are not there, hold up nobody's answer
+            left = brought + _POLL_S - time.monotonic()
+            try:
+                request = self.asked.get(timeout=max(left, 0.01))
+            except queue.Empty:
+                pass
+            else:
+                if request is None:
+                    return
+                self._send(request)
+            if time.monotonic() >= brought + _POLL_S:
+                self._bring_what_is_answered()
+                brought = time.monotonic()
 
     def _read(self) -> None:
         for request in self.worker.requests():
             self.asked.put(request)
         self.asked.put(None)
 
-    def _send_what_is_asked(self) -> bool:
-        """False when the coordinator has gone."""
-        while not self.asked.empty():
-            request = self.asked.get()
-            if request is None:
-                return False
-            if request.party not in self.nodes:
-                self._look()
-            node = self.nodes.get(request.party)
-            if node is None:
+    def _send(self, request: Request) -> None:
+        if request.party not in self.nodes:
+            self._look()
+        node = self.nodes.get(request.party)
+        if node is None:
+            self.worker.answer(request, None)
+            return
+        message = Message(_record(request.envelope), node.id, "query", ttl=ANSWER_S)
+        for message_id in self.grid.push_messages([message]):
+            if message_id:
+                self.on_their_way[message_id] = _OnItsWay(request, node)
+            else:
                 self.worker.answer(request, None)
-                continue
-            message = Message(_record(request.envelope), node.id, "query", ttl=ANSWER_S)
-            for message_id in self.grid.push_messages([message]):
-                if message_id:
-                    self.on_their_way[message_id] = _OnItsWay(request, node)
-                else:
-                    self.worker.answer(request, None)
-        return True
+
+    def _bring_what_is_answered(self) -> None:
+        if time.monotonic() - self.looked > _LOOK_S:
+            self._look()
+        if self.on_their_way:
+            for reply in self.grid.pull_messages(list(self.on_their_way)):
+                self._answer(reply.metadata.reply_to_message_id, _envelope(reply))
 
     def _look(self) -> None:
         """Who is there; what was on its way to a node that was stopped or started again is lost."""
@@ -120,7 +129,8 @@ def _record(envelope: bytes) -> RecordDict:
     return RecordDict({RECORD: ConfigRecord({ENVELOPE: envelope})})
 
 
-def _envelope(message: Message) -> bytes:
-    envelope = message.content[RECORD][ENVELOPE]  # pyright: ignore[reportIndexIssue]
-    assert isinstance(envelope, bytes)
-    return envelope
+def _envelope(message: Message) -> bytes | None:
+    """What is in a message of ours; None of an error, or of anything else."""
+    record = None if message.has_error() else message.content.get(RECORD)
+    envelope = None if record is None else record.get(ENVELOPE)
+    return envelope if isinstance(envelope, bytes) else None
