@@ -336,6 +336,18 @@ def test_a_site_that_dies_or_a_user_who_stops_ends_with_a_sentence(tmp_path):
     assert (tmp_path / "user" / "partial-transcript.npz").exists()
 
 
+def test_a_demo_that_is_stopped_before_anything_is_charged_just_stops(tmp_path):
+    command = [sys.executable, "-m", "coterie", "demo", "--engine", "sites", "--json"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    sites = started_by(running.pid, 4)  # they are still loading
+    os.kill(running.pid, signal.SIGINT)
+    out, error = running.communicate(timeout=120)
+    assert (running.returncode, out) == (130, ""), error
+    assert "defect" not in error
+    assert not any(is_alive(pid) for pid in sites)
+    assert list(tmp_path.iterdir()) == []
+
+
 def started_by(pid, at_least):
     """Processes whose parent this is, as soon as there are so many."""
     for _ in range(600):
