@@ -292,7 +292,7 @@ def test_a_fit_beyond_the_limit_is_refused_before_anything_runs():
         ({"unit": "person"}, "unit: got 'person'"),
         ({"algorithm": "sgd"}, "algorithm: got 'sgd'"),
         ({"algorithm": "sum-noised-admm"}, "trust: got 'none'"),
-        ({"settings": {"penalty": 1.0}}, "settings: noisy-gradient-descent has no 'penalty'"),
+        ({"settings": {"penalty": 1.0}}, "gradient-descent has no 'penalty'"),
         ({"settings": {"hardened": True}}, "has no 'hardened'"),
         ({"settings": "averaging"}, "settings: got a str"),
         ({"rounds": 0}, "rounds: got 0"),
