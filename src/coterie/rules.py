@@ -60,6 +60,7 @@ import scipy.sparse
 from coterie import forecast
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
 from coterie.algorithms.coordinate import IN_TURN, check_coordinates
+from coterie.algorithms.gradient import as_momentum
 from coterie.data.checks import nearest, whole_number
 from coterie.data.design import INTERCEPT_SHARE
 from coterie.errors import InputError
@@ -404,9 +405,10 @@ class Situation:
     @functools.cached_property
     def settled_momentum(self) -> float | None:
         momentum = self.settled.settings.get("momentum")
-        if momentum is None or (isinstance(momentum, (int, float)) and momentum == 0):
-            return momentum
-        return as_schedule("momentum", momentum).at(0, 0)
+        if momentum is None:
+            return None
+        checked = as_momentum(momentum)
+        return 0.0 if checked is None else checked.at(0, 0)
 
     @property
     def may_standardise(self) -> bool:
@@ -433,6 +435,7 @@ class Situation:
     def gradient_setting(self, l2: float | None) -> forecast.Setting:
         rounds = self.settled.rounds
         if self.settled.standardise and rounds is not None:
+            check_gradients_are_left(rounds)
             rounds -= COLUMN_ROUNDS
         return forecast.best_setting(
             self.task, l2=l2, rounds=rounds, momentum=self.settled_momentum, standardise=self.settled.standardise
@@ -573,11 +576,15 @@ def _gradient(situation: Situation) -> Chosen:
     return setting.rounds, {**chosen, "step": setting.step / all_curvature, "momentum": setting.momentum}
 
 
+def check_gradients_are_left(n_rounds: int) -> None:
+    if n_rounds <= COLUMN_ROUNDS:
+        raise InputError(f"rounds: got {n_rounds}; {COLUMN_ROUNDS} release sums of columns, so more are needed")
+
+
 def _standardised(situation: Situation) -> Chosen:
     """Gradient steps with what sums of columns leave of the budget, after the rounds that release these."""
-    settled = situation.settled.rounds
-    if settled is not None and settled <= COLUMN_ROUNDS:
-        raise InputError(f"rounds: got {settled}; {COLUMN_ROUNDS} release sums of columns, so more are needed")
+    if situation.settled.rounds is not None:
+        check_gradients_are_left(situation.settled.rounds)
     standardised = dataclasses.replace(situation.settled, standardise=True)
     n_rounds, chosen = _gradient(dataclasses.replace(situation, settled=standardised))
     noise: dict[str, Any] = {"column_std": situation.multiplier * situation.columns_moved / math.sqrt(COLUMN_SHARE)}
