@@ -3,17 +3,17 @@ rows cut to norm 1, against centres, scales, logarithms and a row norm that foll
 
 python benchmarks/preprocessing.py [--seeds 10] [--records 8000] [--open]
 
-Adult and heart disease are in the package; `scorecard` (medians of what colleges' students earn) and `cps` (earnings
-of working men) are in the wheel of `causaldata`, `fair` (a survey on marriages) in that of `statsmodels`. Ranges are
-round numbers and logarithms stand where amounts and counts do. Centres and scales of heart disease were added, as
-textbook numbers, and the usual row norm was made the default, after results on heart disease had been seen, and
-`fair` is among the data on which encodings were tried. The knee of logarithms was chosen on invented tables
-(`benchmarks/encodings.py`), after it had been seen that logarithms without one lost on cps. No constant was fitted to
-scorecard, cps or Adult, but results on them had been seen when the defaults were fixed, and Adult's logarithms were
-written after them. Both encodings are fitted by the same estimator with an intercept and the same algorithm, one
-noised minimiser for one party and penalty-perturbed ADMM for five, whose settings do not depend on the columns; with
---open, by the algorithm and the settings that estimators choose. AUC, mean over seeds of the noise, four times as many
-where there are less than 2,000 records; the split is one and the same.
+Adult and heart disease are in the package; `scorecard` (medians of what colleges' students earn) and `cps` (earnings of
+working men) are in the wheel of `causaldata`, `fair` (a survey on marriages) in that of `statsmodels`. Ranges are round
+numbers and logarithms stand where amounts and counts do. Centres and scales of heart disease were added, as textbook
+numbers, and the usual row norm was made the default, after results on heart disease had been seen, and `fair` is among
+the data on which encodings were tried. The knee of logarithms was chosen on invented tables
+(`benchmarks/schema_encodings.py`), after it had been seen that logarithms without one lost on cps. No constant was
+fitted to scorecard, cps or Adult, but results on them had been seen when the defaults were fixed, and Adult's
+logarithms were written after them. Both encodings are fitted by the same estimator with an intercept and the same
+algorithm, one noised minimiser for one party and penalty-perturbed ADMM for five, whose settings do not depend on the
+columns; with --open, by the algorithm and the settings that estimators choose. AUC, mean over seeds of the noise, four
+times as many where there are less than 2,000 records; the split is one and the same.
 """
 
 import argparse

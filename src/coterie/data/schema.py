@@ -30,7 +30,7 @@ MISSING = "missing"
 UNLISTED = "something else"
 OUTSIDE = "outside the range"
 # of the largest amount: below it a logarithm is nearly a line and resolves little; as a share of the range, so that the
-# unit in which amounts are written makes no difference (benchmarks/encodings.py)
+# unit in which amounts are written makes no difference (benchmarks/schema_encodings.py)
 LOG_KNEE = 1 / 3000
 _SHOWN = 12  # texts of a list in a sentence
 _OR_MISSING = ", or missing = true in the schema,"

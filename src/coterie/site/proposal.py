@@ -32,7 +32,6 @@ _KEYS = {
     "format", "title", "plan", "plan_digest", "delta", "tuning", "schema", "intercept", "parties", "coordinator",
     "wait_s", "largest_norm", "seed", "nonce",
 }  # fmt: skip
-_AS_THEY_ARE = ("title", "intercept", "tuning", "wait_s", "largest_norm", "seed", "nonce")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Which constants a schema should choose by itself, tried on invented tables and on no real one.
 
-python benchmarks/encodings.py [--tables 60] [--useful]
+python benchmarks/schema_encodings.py [--tables 60] [--useful]
 
 A table has numbers that fill a part of their range around some place in it, amounts that are spread over orders of
 magnitude (every other table; many of them zero in some), and categories with uneven shares; a label follows a random
