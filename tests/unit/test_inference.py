@@ -13,10 +13,13 @@ from scipy.stats import binom, norm
 import coterie
 from coterie import PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge
 from coterie.data.schema import CategoryColumn, Label, NumberColumn, Schema
+from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.inference import Columns
 from coterie.inference.estimate import Equations, LogisticRows, Quadratic, Stage, identified
-from coterie.problems import Multinomial
+from coterie.privacy.noise import Seeded
+from coterie.problems import L2, Logistic, Multinomial, Problem
+from coterie.rules import Settled, Wanted, make_plan
 
 DELTA = 1e-6
 
@@ -263,6 +266,24 @@ def test_nonsense_is_refused_in_a_sentence(model):
     without = fitted(inference=False, n=60)[0].transcript_
     with pytest.raises(InputError, match="its plan has no moments"):
         coterie.infer(without, federation, delta=DELTA)
+
+
+def test_moments_of_a_run_are_released_once():
+    """They are paid for once; drawn from a seed again they are the same ones."""
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-0.5, 0.5, (60, 2)), np.arange(60) % 2
+    federation = coterie.Federation.from_arrays(X, y, parties=None, labels=[0, 1])
+    privacy = coterie.Privacy(epsilon=100.0, delta=DELTA, adjacency="replace-one")
+    plan = make_plan(
+        Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0), federation.facts, privacy, Settled(), Wanted()
+    )
+    transcript = run(plan, federation)
+    first, again = (coterie.infer(transcript, federation, delta=DELTA, noise=Seeded(3)) for _ in range(2))
+    assert np.isfinite(first.estimate).all()
+    assert np.array_equal(first.estimate, again.estimate)
+    coterie.infer(transcript, federation, delta=DELTA)
+    with pytest.raises(InputError, match="released before"):
+        coterie.infer(transcript, federation, delta=DELTA)
 
 
 @pytest.mark.slow

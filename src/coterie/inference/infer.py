@@ -2,6 +2,7 @@
 
 import json
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ _METHODS = {
     Huber: "Huber regression",
     Squared: "Least squares, gradients clipped",
 }
+# by identity, for transcripts hold arrays; one that nobody holds any more leaves
+_RELEASED: weakref.WeakValueDictionary[int, Transcript] = weakref.WeakValueDictionary()
 
 
 class Released(NamedTuple):
@@ -98,6 +101,11 @@ def release_moments(transcript: Transcript, federation: Federation, columns: Col
         raise InputError("federation: its public facts differ from those the plan was made for")
     if not transcript.complete or transcript.models.shape != (1, plan.problem.n_coefficients(plan.facts)):
         raise InputError("transcript: one complete run with a model on the columns of the design is needed")
+    # a second release would lose as much again, which nothing has paid for; drawn from a seed it is the same one
+    if not source.reproducible:
+        if id(transcript) in _RELEASED:
+            raise InputError("transcript: its moments were released before, and are paid for once; run the plan again")
+        _RELEASED[id(transcript)] = transcript
     released = Released([], [], [], None)
     model = transcript.models[0]
     work = _Work.of(plan, columns)
