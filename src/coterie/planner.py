@@ -73,8 +73,13 @@ class Outline:
 class Planner:
     """From public facts to a plan and to what can be expected of it.
 
-    problem: l2 is chosen where `open_l2`. surrogate: (X, y) of a public data set that is like the private one, rows of
-    the design and labels as positions or numbers.
+    problem: loss and regulariser, whose l2 is chosen where `open_l2`.
+    facts: public ones: parties, sizes, columns and bounds.
+    privacy: what is promised, with a finite epsilon.
+    settled: what the user settled; everything else is chosen.
+    open_l2: whether l2 is chosen too.
+    surrogate: (X, y) of a public data set that is like the private one, rows of the design and labels as positions or
+        numbers.
     """
 
     problem: Problem

@@ -29,7 +29,7 @@ COMMANDS = {
     "predict: no run": (("predict", "none", "data.csv"), "cannot read"),
     "predict: a file for a run": (("predict", "data.csv", "data.csv"), "cannot read"),
     "predict: a run that was stopped": (("predict", "stopped", "data.csv"), "was stopped"),
-    "predict: a model that is no JSON": (("predict", "broken", "data.csv"), "not JSON"),
+    "predict: a model that is no JSON": (("predict", "broken", "data.csv"), "not valid JSON"),
     "predict: a model of bytes": (("predict", "bytes", "data.csv"), "not UTF-8"),
     "predict: a model that is a list": (("predict", "list", "data.csv"), "no model of a run"),
     "predict: a model without a schema": (("predict", "bare", "data.csv"), "schema: got None; a table is needed"),
@@ -177,8 +177,8 @@ def fit(X=X, Y=Y, *, parties=None, sample_weight=None, **more):
     return PrivateLogisticRegression(**given).fit(X, Y, parties=parties, sample_weight=sample_weight)
 
 
-def ridge(Y=X[:, 0], **more):
-    return PrivateRidge(**{**WORDS, "label_bound": 1.0, **more}).fit(X, Y)
+def ridge(Y=X[:, 0], parties=None, **more):
+    return PrivateRidge(**{**WORDS, "label_bound": 1.0, **more}).fit(X, Y, parties=parties)
 
 
 def federation(X=X, Y=Y, **more):
@@ -240,7 +240,10 @@ PYTHON = {
     "label_bound a text": (lambda: ridge(label_bound="1"), "label_bound"),
     "threshold negative": (lambda: ridge(threshold=-1), "threshold"),
     "loss unknown": (lambda: ridge(loss="absolute"), "loss"),
-    "squared without a sum": (lambda: ridge(loss="squared"), "squared"),
+    "squared on a graph": (
+        lambda: ridge(loss="squared", topology="complete", parties=np.arange(len(X)) % 3),
+        "squared",
+    ),
     "federation: NaN": (lambda: federation(changed(np.nan)), "row 3, column 1 is nan"),
     "federation: infinite": (lambda: federation(changed(np.inf)), "row 3, column 1 is inf"),
     "federation: texts": (lambda: federation(X.astype(str)), "numbers are needed"),

@@ -12,11 +12,12 @@ from coterie.relay.processes import marked
 
 # a process, and one that it has started in a session of its own, as engines do
 STARTER = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from coterie.relay.guard import guarded
 from coterie.relay.processes import mark
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have it ignored in jobs in the background
 folder = Path(sys.argv[1])
 with guarded(folder):
     (folder / "records").write_text("of somebody")

@@ -57,6 +57,7 @@ MOST_STEPS = 50
 PROFILE_STEPS = 4
 WIDENINGS, HALVINGS = 6, 20  # of intervals, each by half
 LARGEST_SCORE = 4.0  # across a row of the largest norm, that noise may move a model by
+FLATTEST = 1e-9  # of the curvature at a stage's model
 LONGEST_STEP = 1.5  # of the root mean square of scores, in one step of Newton's method
 
 
@@ -122,7 +123,8 @@ class LogisticRows:
             return np.einsum("...ij,i,j->...", value, WEIGHTS, WEIGHTS)[..., None]
 
         moved = (q - p) / curved
-        by_ratio = np.maximum(mean(ratio), 1e-300)  # noise alone can move all scores to where nothing is curved
+        # noise alone can move all scores to where nothing is curved, which no equation could be solved with
+        by_ratio = np.maximum(mean(ratio), FLATTEST)
         gradient = self.mean * mean(moved) + along_v * by_ratio
         gradient = gradient + self.along_model * mean(ratio - 1 - moved * (1 - 2 * p))
         # E[x x' ratio], with ratio close to an exponential of (s, t)
@@ -276,8 +278,11 @@ class Equations:
 
 def _shortened(step: np.ndarray, derivative: np.ndarray) -> np.ndarray:
     """No step of Newton's method changes scores by more than LONGEST_STEP in the root mean square."""
-    squared = np.maximum((step * apply(derivative, step)).sum(-1), 0.0)
-    size = np.sqrt(squared / np.maximum(np.trace(derivative, axis1=-2, axis2=-1), 1e-300))
+    # where scores are saturated steps are so long that their squares leave the range of floating point
+    longest = np.maximum(np.abs(step).max(axis=-1, keepdims=True), 1e-300)
+    direction = step / longest
+    squared = np.maximum((direction * apply(derivative, direction)).sum(-1), 0.0)
+    size = longest[..., 0] * np.sqrt(squared / np.maximum(np.trace(derivative, axis1=-2, axis2=-1), 1e-300))
     return step / np.maximum(1.0, size / LONGEST_STEP)[..., None]
 
 
