@@ -53,10 +53,12 @@ def test_without_noise_every_check_passes(estimator):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("estimator", SETTINGS, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize(("epsilon", "random_state"), [(1.0, None), (100.0, None), (100.0, 0)])
+@pytest.mark.parametrize(("epsilon", "random_state"), [(1.0, None), (1e4, None), (1e4, 0)])
 def test_with_noise_only_the_noise_itself_can_fail_a_check(estimator, epsilon, random_state):
-    """At epsilon = 1 a few dozen records teach nobody anything, which the checks of training ask for."""
+    """At epsilon = 1 a few dozen records teach nobody anything, which the checks of training ask for.
+
+    Settings follow the number of records, which is public, so that weighted rows are not fitted as repeated ones are.
+    """
     model = estimator(epsilon=epsilon, random_state=random_state, **BOUNDS, **SETTINGS[estimator])
-    broken = {WEIGHTS} if estimator is PrivateLinearSVC and weight_check_is_broken_for_two_classes() else set()
     learning = {"check_classifiers_train", "check_regressors_train", "check_class_weight_classifiers"}
-    assert failures(model) <= broken | (learning if epsilon == 1.0 else set())
+    assert failures(model) <= {WEIGHTS} | (learning if epsilon == 1.0 else set())
