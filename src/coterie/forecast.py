@@ -41,6 +41,8 @@ REACHES = tuple(2.0**k for k in range(-4, 5))
 RIDGES = (0.0, 0.3, 1.0, 3.0)
 PACES = ((0.0, 400), (0.9, 200), (0.96, 200))
 LEAST_ROUNDS = 20
+MOST_FOLLOWED = 2000  # rounds that are followed one by one; of more, so many
+FOLLOWED_OF_MANY = 1000
 STEP_SHARE = 0.75  # of the longest step that does not diverge
 COLUMN_SHARE = 0.2  # of the budget, as in privacy.standardising
 CONSTANT_SHARE = 0.2  # of the squared row norm, in the constant column
@@ -200,6 +202,8 @@ def filters(settings: Sequence[Setting], curvatures: np.ndarray) -> tuple[np.nda
 
 def _impulses(a: np.ndarray, momentum: np.ndarray, n_rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Sums of w(t) and of its square, without their common factor."""
+    if n_rounds > MOST_FOLLOWED:
+        return _impulses_of_many(a, momentum, n_rounds)
     before, g = np.zeros_like(a), np.ones_like(a)
     total, first_moment, pull, square = (np.zeros_like(a) for _ in range(4))
     for i in range(n_rounds):
@@ -211,6 +215,24 @@ def _impulses(a: np.ndarray, momentum: np.ndarray, n_rounds: int) -> tuple[np.nd
         pull += weight
         square += weight**2
     return pull, square
+
+
+def _impulses_of_many(a: np.ndarray, momentum: np.ndarray, n_rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same where there are so many rounds that momentum is a longer step, from sums of powers at a few of them."""
+    rate = np.maximum((1 - a) / (1 - momentum), 1e-6 / n_rounds)
+    a = np.maximum(1 - rate, 0.0)
+    pull, square = np.zeros_like(a), np.zeros_like(a)
+    rounds = np.linspace(0, n_rounds - 1, FOLLOWED_OF_MANY)
+    for i in rounds:
+        power = a**i
+        total = (1 - a * power) / rate
+        # the difference of nearly equal numbers where little has decayed
+        first_moment = np.where(rate * i > 1e-3, a * (1 - power - rate * i * power) / rate**2, i * (i + 1) / 2)
+        weight = ((n_rounds - i) * total + first_moment) / (1 - momentum)
+        pull += weight
+        square += weight**2
+    each = n_rounds / FOLLOWED_OF_MANY
+    return each * pull, each * square
 
 
 # --- one shape --------------------------------------------------------------------------------------------------------

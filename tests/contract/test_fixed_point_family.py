@@ -406,7 +406,7 @@ def test_somebody_with_a_record_at_every_party_moves_the_sum_with_all_of_them():
     fed = federation(2, 4)
     algorithm = BroadcastNoisedADMM(mechanism=M3, regulariser=FREE, channel=Curator())
     one, everywhere = (plan_of(algorithm, fed, people_span_parties=span) for span in (False, True))
-    [(single, rounds)], [(together, same)] = one.ledger(0), everywhere._spanning_ledger()
+    [(single, rounds)], [(together, same)] = one.ledger(0), everywhere.person_ledger(0)
     assert rounds == same == 10
     assert together.ratio == pytest.approx(4 * single.ratio)
 

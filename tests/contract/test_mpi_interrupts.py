@@ -50,12 +50,10 @@ def test_one_command_stops_all_ranks_and_says_so(coterie, tmp_path, number):
         command, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        started = tmp_path / ".spec-run.partial" / "run.log"
         for _ in range(600):
-            if started.exists():
+            if Spending(path=tmp_path / "spent.json").charges:
                 break
             time.sleep(0.1)
-        time.sleep(1)
         job.send_signal(number)
         out, told = job.communicate(timeout=120)
     finally:
@@ -97,12 +95,10 @@ def test_ranks_stop_together(coterie, tmp_path, rank):
         command, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        started = tmp_path / ".spec-run.partial" / "run.log"
         for _ in range(600):
-            if started.exists():
+            if Spending(path=tmp_path / "spent.json").charges:
                 break
             time.sleep(0.1)
-        time.sleep(1)
         if rank is None:
             job.send_signal(signal.SIGUSR1)  # which mpiexec hands on
         else:

@@ -18,6 +18,15 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.parametrize(("step", "momentum"), [(0.5, 0.0), (0.002, 0.0), (0.0005, 0.9)])
+def test_of_many_rounds_a_few_are_followed(monkeypatch, step, momentum):
+    curvatures, settings = np.geomspace(1e-6, 1.0, 13), [Setting(step, 1e-4, 3000, momentum, False)]
+    few = forecast.filters(settings, curvatures)
+    monkeypatch.setattr(forecast, "MOST_FOLLOWED", 3000)
+    for found, exact in zip(few, forecast.filters(settings, curvatures), strict=True):
+        np.testing.assert_allclose(found, exact, rtol=0.02)
+
+
 def averaged(setting, curvature, pull, noises):
     """Nesterov's recurrence with linear weights, one round after another, as `NoisyGradientDescent` runs it."""
     x = ahead = average = 0.0
