@@ -29,6 +29,7 @@ adjacency = "replace-one"
 trust = "curator"
 ledger = "spent.json"
 [algorithm]
+name = "noisy-gradient-descent"
 rounds = 100000
 [engine]
 name = "mpi"
