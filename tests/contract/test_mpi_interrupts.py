@@ -55,11 +55,12 @@ def test_one_command_stops_all_ranks_and_says_so(coterie, tmp_path, number):
             if Spending(path=tmp_path / "spent.json").charges:
                 break
             time.sleep(0.1)
+        time.sleep(2)
         job.send_signal(number)
         out, told = job.communicate(timeout=120)
     finally:
         job.kill()
-        job.communicate()
+        job.wait()
     assert job.returncode == 130, told
     assert "spent.json was charged in full" in told
     assert json.loads(out)["rounds"] < 100_000
@@ -100,6 +101,7 @@ def test_ranks_stop_together(coterie, tmp_path, rank):
             if Spending(path=tmp_path / "spent.json").charges:
                 break
             time.sleep(0.1)
+        time.sleep(2)
         if rank is None:
             job.send_signal(signal.SIGUSR1)  # which mpiexec hands on
         else:
