@@ -148,13 +148,21 @@ def processes_below(folder):
 
 
 def test_ctrl_c_ends_the_demo_and_all_that_it_has_started(tmp_path):
+    # a shell's background jobs ignore SIGINT, and hand that on
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     demo = subprocess.Popen(
-        [sys.executable, "-m", "coterie", "demo", "--engine", "flower", "--json"],
+        [
+            sys.executable,
+            "-c",
+            f"{heard}; from coterie.cli.main import main; main()",
+            "demo",
+            "--engine",
+            "flower",
+            "--json",
+        ],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # a shell's background jobs ignore it, and hand that on
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     end = time.monotonic() + 120
     while not any(b"flower-supernode" in command for command in processes_below(tmp_path)):
