@@ -10,6 +10,7 @@ hands it. On the server's machine the coordinator's key is as far from the engin
 """
 
 import importlib
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -145,3 +146,25 @@ RestartSec=5
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def site_steps(name: str, unit: str, server: Server) -> str:
+    """What a site's operator does once the files of an engine are in place; `unit` is the engine's."""
+    return f"""\
+    install -d -m 700 -o {OWNER} {Path(SITE).parent}
+
+The site itself, with records under {Path(SITE).parent} that only `{OWNER}` can read:
+
+    sudo -u {OWNER} /opt/coterie/bin/coterie site init {SITE} --name {shlex.quote(name)} --data RECORDS --schema SCHEMA
+    sudo -u {OWNER} /opt/coterie/bin/coterie site identity {SITE}
+
+Send the identity to whoever proposes studies, and compare its fingerprint over another channel. Then
+
+    systemctl daemon-reload
+    systemctl enable --now coterie-site {unit}
+
+Nothing happens before a proposal was approved here: `coterie site check`, then `coterie site approve`.
+
+## Firewall
+
+- Outwards: TCP to {server.address}. Nothing comes in: no port is opened, and `coterie-site` has no network at all."""

@@ -1,13 +1,22 @@
 """Kits for Flower: a SuperLink on the server's machine, a SuperNode at each site."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.relay import flower
 from coterie.relay.at_site import SOCKET
 from coterie.relay.certificates import YEARS, Authority, write_node_key
-from coterie.relay.deployment import HUB_SOCKET, KIT, OWNER, PROGRAMS, RELAY, SITE, SITE_SOCKET, Server, relay_unit
+from coterie.relay.deployment import (
+    HUB_SOCKET,
+    KIT,
+    OWNER,
+    PROGRAMS,
+    RELAY,
+    SITE_SOCKET,
+    Server,
+    relay_unit,
+    site_steps,
+)
 
 FLOWER = "1.41"
 _HOME = "/var/lib/coterie-relay"
@@ -116,22 +125,6 @@ def _site_page(name: str, server: Server) -> str:
     install -m 644 ca.crt {KIT}/
     install -m 600 -o {RELAY} node {KIT}/
     install -m 644 coterie-site.service coterie-supernode.service /etc/systemd/system/
-    install -d -m 700 -o {OWNER} {Path(SITE).parent}
-
-The site itself, with records under {Path(SITE).parent} that only `{OWNER}` can read:
-
-    sudo -u {OWNER} /opt/coterie/bin/coterie site init {SITE} --name {shlex.quote(name)} --data RECORDS --schema SCHEMA
-    sudo -u {OWNER} /opt/coterie/bin/coterie site identity {SITE}
-
-Send the identity to whoever proposes studies, and compare its fingerprint over another channel. Then
-
-    systemctl daemon-reload
-    systemctl enable --now coterie-site coterie-supernode
-
-Nothing happens before a proposal was approved here: `coterie site check`, then `coterie site approve`.
-
-## Firewall
-
-- Outwards: TCP to {server.address}. Nothing comes in: no port is opened, and `coterie-site` has no network at all.
+{site_steps(name, "coterie-supernode", server)}
 - TCP {_NODE_PORT} on 127.0.0.1 is used by the SuperNode and the processes it starts.
 """

@@ -1,7 +1,6 @@
 """Kits for NVIDIA FLARE: its server on the server's machine, a FLARE site at each site."""
 
 import ipaddress
-import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,17 @@ from pathlib import Path
 from coterie.errors import InputError
 from coterie.relay import nvflare
 from coterie.relay.at_site import SOCKET
-from coterie.relay.deployment import HUB_SOCKET, KIT, OWNER, PROGRAMS, RELAY, SITE, SITE_SOCKET, Server, relay_unit
+from coterie.relay.deployment import (
+    HUB_SOCKET,
+    KIT,
+    OWNER,
+    PROGRAMS,
+    RELAY,
+    SITE_SOCKET,
+    Server,
+    relay_unit,
+    site_steps,
+)
 from coterie.relay.hub import SOCKET as HUB
 
 _HOME = "/var/lib/coterie-relay"
@@ -128,21 +137,5 @@ def _site_page(name: str, server: Server) -> str:
     cp -r flare {KIT}/
     chown -R {RELAY} {KIT}/flare
     install -m 644 coterie-site.service coterie-flare.service /etc/systemd/system/
-    install -d -m 700 -o {OWNER} {Path(SITE).parent}
-
-The site itself, with records under {Path(SITE).parent} that only `{OWNER}` can read:
-
-    sudo -u {OWNER} /opt/coterie/bin/coterie site init {SITE} --name {shlex.quote(name)} --data RECORDS --schema SCHEMA
-    sudo -u {OWNER} /opt/coterie/bin/coterie site identity {SITE}
-
-Send the identity to whoever proposes studies, and compare its fingerprint over another channel. Then
-
-    systemctl daemon-reload
-    systemctl enable --now coterie-site coterie-flare
-
-Nothing happens before a proposal was approved here: `coterie site check`, then `coterie site approve`.
-
-## Firewall
-
-- Outwards: TCP to {server.address}. Nothing comes in: no port is opened, and `coterie-site` has no network at all.
+{site_steps(name, "coterie-flare", server)}
 """
