@@ -72,7 +72,8 @@ def repetitions(task: tuple[str, int, float]) -> list[dict[str, object]]:
         )
         noise_loose = noise_law.check(dataclasses.replace(bench, seed=start + k, false_alarm=LOOSE)).verdict
         noise_strict = "pass"
-        if noise_loose != "pass":  # a stricter level cannot fail where a loose one passes
+        # a stricter level cannot fail where a loose one passes
+        if noise_loose != "pass":
             noise_strict = noise_law.check(dataclasses.replace(bench, seed=start + k, false_alarm=strict)).verdict
         found.append(
             {

@@ -23,7 +23,8 @@ from figures import RATIO, Figure, in_new_process, table
 HERE = Path(__file__).parent
 RESULTS, REFERENCE = HERE / "results", HERE / "bench_reference.json"
 BENCHMARKS = ("sweep", "federated_lasso", "many_parties", "people_scale", "mpi_scaling", "draws", "start_up")
-KEPT = 0.7  # share of the reference below which a ratio counts as lost
+# share of the reference below which a ratio counts as lost
+KEPT = 0.7
 
 
 def kept(figure: Figure, reference: float) -> float:
@@ -113,7 +114,8 @@ def main() -> int:
         return code
     figures = [figure for some, _ in found.values() for figure in some]
     print(table(figures))
-    if arguments.names:  # files hold everything or nothing
+    # files hold everything or nothing
+    if arguments.names:
         return 0
     RESULTS.mkdir(exist_ok=True)
     content = {
@@ -129,7 +131,8 @@ def main() -> int:
 
 def _quick(found: dict[str, tuple[list[Figure], dict]], update: bool, whole: bool) -> int:
     reference = json.loads(REFERENCE.read_text()) if REFERENCE.exists() and not update else {}
-    if not whole:  # of the reference, what these benchmarks measure
+    # of the reference, what these benchmarks measure
+    if not whole:
         measured = {figure.name for figures, _ in found.values() for figure in figures}
         reference = {name: value for name, value in reference.items() if name in measured}
     by_benchmark = {name: figures for name, (figures, _) in found.items()}

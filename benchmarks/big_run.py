@@ -72,7 +72,8 @@ def measure(folder: Path) -> dict:
     return {
         "seconds": round(seconds, 1),
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
-        "peak_gb": round(used.ru_maxrss * 1024 / 1e9, 2),  # Linux counts in KiB
+        # Linux counts in KiB
+        "peak_gb": round(used.ru_maxrss * 1024 / 1e9, 2),
         "run": json.loads(done.stdout),
     }
 

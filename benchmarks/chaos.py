@@ -43,7 +43,8 @@ SPECS = {
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 PHASES = ("start", "charge", "rounds", "writing", "end")
-JUST_AFTER = 0.02  # seconds
+# seconds
+JUST_AFTER = 0.02
 
 
 class Chaos:
@@ -56,7 +57,8 @@ class Chaos:
         self.longest = {name: self._undisturbed(name) for name in SPECS}
         self.found: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
-        self.killed = 0  # after a charge
+        # after a charge
+        self.killed = 0
         self.faults: list[str] = []
 
     def start(self, name: str) -> subprocess.Popen[str]:
@@ -64,7 +66,8 @@ class Chaos:
         return subprocess.Popen(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def _undisturbed(self, name: str) -> float:
-        for _ in range(2):  # the first one compiles
+        # the first one compiles
+        for _ in range(2):
             began = time.perf_counter()
             _, told = self.start(name).communicate(timeout=300)
             if told:
@@ -174,7 +177,8 @@ class Chaos:
             self.start(name).communicate(timeout=300)
         logs = [path / "run.log" for name in SPECS for path in self.folder.glob(f"{name}-run*")]
         kept = sum("charged to the ledger" in log.read_text() for log in logs if log.exists())
-        gone_on = sum(n for outcome, n in self.found.items() if "gone on" in outcome)  # their logs begin anew
+        # their logs begin anew
+        gone_on = sum(n for outcome, n in self.found.items() if "gone on" in outcome)
         # a run that is killed between its charge and the first line of its log has released nothing
         if kept < self.charges - self.killed - gone_on:
             self.faults.append(f"{self.charges} charges, but {kept} logs tell of one")

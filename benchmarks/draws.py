@@ -46,7 +46,8 @@ def measure(quick: bool = False) -> dict:
         for name, source in SOURCES.items():
             ours = fastest(lambda s=source, law=law: s.draw_block(law, D, KEYS, "output", 20), turns)
             result[f"{law}, {name}"] = {"ns_a_number": ours / (len(KEYS) * D) * 1e9, "ratio": ours / baseline}
-            limit = None if name == "a key" else 3.0  # a cipher of its own for each draw, for checkpoints
+            # a cipher of its own for each draw, for checkpoints
+            limit = None if name == "a key" else 3.0
             shown.append(Figure(f"draws: {law} over doubles, {name}", ours / baseline, RATIO, at_most=limit))
     return {"figures": [figure.row() for figure in shown], **result}
 

@@ -58,7 +58,8 @@ def baseline(program, plan: Plan, crowd: Federation, n_rounds: int) -> tuple[np.
     source = Seeded(SEED)
     works = plan.algorithm.selection.table(plan.n_rounds, plan.topology, source.coins(repeat=0))[:n_rounds]
     start, rng = time.perf_counter(), np.random.default_rng(0)
-    rng.normal(size=(n_rounds, P)), rng.random(size=(n_rounds, N)) < RATE  # what a plain program would draw
+    # what a plain program would draw
+    rng.normal(size=(n_rounds, P)), rng.random(size=(n_rounds, N)) < RATE
     drawn = time.perf_counter() - start
     noise = np.stack([source.draw("rounded-gaussian", P, repeat=0, party=0, t=t) for t in range(n_rounds)])
     start = time.perf_counter()

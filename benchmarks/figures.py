@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-RATIO = "x"  # the unit of two things measured side by side: what a noisy machine leaves comparable
+# the unit of two things measured side by side: what a noisy machine leaves comparable
+RATIO = "x"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,8 @@ def in_new_process(command: list[str], environment: dict[str, str] | None = None
         if child.returncode:
             raise SystemExit(f"{' '.join(command)} failed with code {child.returncode}")
         output.seek(0)
-        return Finished(output.read(), seconds, used.ru_maxrss * 1024 / 1e9)  # Linux counts in KiB
+        # Linux counts in KiB
+        return Finished(output.read(), seconds, used.ru_maxrss * 1024 / 1e9)
 
 
 def main(

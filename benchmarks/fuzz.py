@@ -522,7 +522,8 @@ def main() -> None:
     found, faults, longest = Counter(), [], Counter()
     with tempfile.TemporaryDirectory() as base:
         material(Path(base))
-        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        # JAX does not survive a fork
+        context = multiprocessing.get_context("spawn")
         numbers = range(options.first, options.first + options.times)
         arguments = [
             (base,) * len(numbers),

@@ -98,8 +98,10 @@ def device_seconds(engine, compiler: str, plan: Plan, data: Federation, turns: i
         @functools.wraps(advance)
         def run(state, *arguments):
             result = None
-            for _ in range(1 + turns):  # the first compiles
-                fresh = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # the engine may hand its buffers on
+            # the first compiles
+            for _ in range(1 + turns):
+                # the engine may hand its buffers on
+                fresh = jax.block_until_ready(jax.tree.map(jnp.copy, state))
                 started = time.perf_counter()
                 result = jax.block_until_ready(advance(fresh, *arguments))
                 spent.append(time.perf_counter() - started)
@@ -136,7 +138,8 @@ def of_people(n: int, rounds: int, bandwidth: float) -> list[dict]:
 def of_sweep(quick: bool, double_rate: float) -> dict:
     census, seconds = sweep.federation(), []
     plans = [plan for _, _, plan in sweep.cells(census.facts, quick)]
-    for _ in range(3):  # the first compiles
+    # the first compiles
+    for _ in range(3):
         started = time.perf_counter()
         in_process.run_many(plans, census, noise=Seeded(sweep.SEED), repeats=sweep.REPEATS)
         seconds.append(time.perf_counter() - started)

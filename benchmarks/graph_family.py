@@ -42,7 +42,8 @@ PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 CELLS = [(5, "ring", eps) for eps in (0.5, 1.0, 2.0, 4.0)] + [(100, "watts-strogatz", eps) for eps in (1.0, 4.0)]
 REFERENCE = {(5, 0.5): 17.3, (5, 1.0): 16.5, (5, 2.0): 16.2, (5, 4.0): 15.9, (100, 1.0): 18.5, (100, 4.0): 16.7}
 ROUNDS = {"gaussian": 20, "gamma": 4}
-GUESSED_NORM = 20.0  # of the coefficients: a guess, not a measurement
+# of the coefficients: a guess, not a measurement
+GUESSED_NORM = 20.0
 
 
 def one_shot_multiplier(epsilon: float) -> float:

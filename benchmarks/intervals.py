@@ -39,7 +39,8 @@ DELTA = 1e-6
 SIZES, WIDTHS, PARTIES, EPSILONS, POSITIVES = (
     (600, 2000, 5000, 20000, 100000), (3, 6, 11, 21), (1, 4, 20), (0.5, 1.0, 4.0), (0.5, 0.05),
 )  # fmt: skip
-INTERCEPT = 0.5 / math.sqrt(1.25)  # the constant column, for rows within norm 1
+# the constant column, for rows within norm 1
+INTERCEPT = 0.5 / math.sqrt(1.25)
 
 
 def truth(d: int, positives: float) -> np.ndarray:

@@ -43,7 +43,8 @@ METHODS = ("M1", "M2", "M3", "DP-SGD", "DP-GD")
 PROXIMAL = {"rounds": (3, 10, 30, 100, 300, 1000, 3000), "steps": (0.25, 1.0, 4.0)}
 GRADIENT = {"rounds": (3, 10, 30, 100, 300, 1000), "steps": (0.25, 1.0, 4.0, 16.0, 64.0)}
 GRIDS = {"M1": PROXIMAL, "M2": PROXIMAL, "M3": PROXIMAL, "DP-SGD": GRADIENT, "DP-GD": GRADIENT}
-MOST_ROUNDS = {"M1": 300}  # more of them never helped it, and everybody draws noise of their own
+# more of them never helped it, and everybody draws noise of their own
+MOST_ROUNDS = {"M1": 300}
 CLIPS = (0.1, 0.3)
 
 
@@ -63,7 +64,8 @@ def calibrate(cell):
         low, high = (low, middle) if loss(middle, "best") <= epsilon else (middle, high)
     if not sampled:
         return high
-    low = 0.5 * high  # distributions are tighter than moments, by less than that
+    # distributions are tighter than moments, by less than that
+    low = 0.5 * high
     while high / low > 1.001:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if loss(middle, "pld") <= epsilon else (middle, high)
@@ -134,7 +136,8 @@ def main():
             for method, rounds in cells
             for step in GRIDS[method]["steps"]
         ]
-        tasks.sort(key=lambda task: -task[1])  # long ones first
+        # long ones first
+        tasks.sort(key=lambda task: -task[1])
         tried = [row for rows in pool.map(tune, tasks) for row in rows]
         print(f"tuned in {time.time() - start:.0f} s", flush=True)
         best = {}

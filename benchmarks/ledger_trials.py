@@ -77,7 +77,8 @@ def races(folder: Path, times: int) -> Counter[tuple[str, ...]]:
                 booked = ledger.total("d", delta=1e-5).releases
             outcomes[outcome if booked == 1 else (*outcome, f"{booked} booked")] += 1
             for file in folder.glob(f"ledger-{number}*"):
-                file.unlink(missing_ok=True)  # the processes are about to close it
+                # the processes are about to close it
+                file.unlink(missing_ok=True)
     return outcomes
 
 

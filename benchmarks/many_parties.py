@@ -38,11 +38,14 @@ from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
 N_FEATURES, DEGREE, SEED = 50, 4, 0
-PARTY_WEIGHT = 1000.0  # however many records a party has, and
-COUPLING = 40.0  # penalty x neighbours, so that minimisations stay alike when one thing is varied
+# however many records a party has, and
+PARTY_WEIGHT = 1000.0
+# penalty x neighbours, so that minimisations stay alike when one thing is varied
+COUPLING = 40.0
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), party_weight=PARTY_WEIGHT)
 MULTIPLIER = 5.0
-EXCHANGING = 5000  # parties in the exchange alone: what is heard, 32 MB and more, fits in no cache
+# parties in the exchange alone: what is heard, 32 MB and more, fits in no cache
+EXCHANGING = 5000
 LINEAR = {"at_least": 0.9, "at_most": 1.1}
 
 
@@ -87,7 +90,8 @@ def enough_rounds(n_parties: int, n_records: int) -> int:
 
 def round_seconds(n_parties: int, n_records: int, degree: int = DEGREE) -> float:
     data, laps = federation(n_parties, n_records), Laps()
-    multiplier = MULTIPLIER * n_records / PARTY_WEIGHT  # a record weighs less among more: the noise stays as large
+    # a record weighs less among more: the noise stays as large
+    multiplier = MULTIPLIER * n_records / PARTY_WEIGHT
     plan = make_plan(data.facts, enough_rounds(n_parties, n_records), degree, multiplier)
     run(plan, data, noise=Seeded(SEED), progress=laps)
     return laps.fastest
@@ -128,7 +132,8 @@ def against_plain(n_parties: int, n_records: int, n_rounds: int, turns: int = 3)
     """The first rounds by the plain program, from the same start with the same noise; the fastest turn of each."""
     data = federation(n_parties, n_records)
     plan = make_plan(data.facts, max(n_rounds, enough_rounds(n_parties, n_records)))
-    run(plan, data, noise=Seeded(SEED))  # compiles
+    # compiles
+    run(plan, data, noise=Seeded(SEED))
     source, scales = Seeded(SEED), plan.grant_scales()
     keys = [(0, party, t) for t in range(n_rounds) for party in range(n_parties)]
     linear, output = (

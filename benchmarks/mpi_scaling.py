@@ -68,10 +68,12 @@ def as_rank(n_parties: int, n_records: int, n_rounds: int, turns: int) -> None:
             side_by_side = products(3)
             rows.append({"one": one, "two": fastest_round(both), "machine_allows": 2 * by_itself / side_by_side})
         else:
-            while not both.iprobe(source=0):  # a receive would keep its core busy
+            # a receive would keep its core busy
+            while not both.iprobe(source=0):
                 time.sleep(0.05)
             both.recv(source=0)
-            products(6)  # until the other is done
+            # until the other is done
+            products(6)
             fastest_round(both)
     if both.rank == 0:
         print(json.dumps(rows))

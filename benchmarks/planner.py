@@ -29,7 +29,8 @@ from coterie.forecast import Setting, Shape, Task
 STORED = Path(__file__).parent / "results" / "planner_grid.npz"
 GRID = tuple(itertools.product(forecast.REACHES, forecast.RIDGES, forecast.PACES, (False, True)))
 PLAIN = np.array([not point[3] for point in GRID])
-USEFUL = 0.5  # of what the best fit gains
+# of what the best fit gains
+USEFUL = 0.5
 
 
 class Results(NamedTuple):
@@ -189,9 +190,10 @@ def show(found: list[Cell]) -> None:
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 LEVELS = (0, 4, 9, 14, 20, 24, 26)
+# strength, mean and spreads as logarithms
 LIMITS = np.array(
     [(-3, 2.6), (-4.6, -0.35), (-4, -0.2), (0, 4), (-2, 3), (-3, -0.2), (0, 4), (-2, 3), (0, 3)]
-)  # strength, mean and spreads as logarithms
+)
 
 
 def unpacked(x: np.ndarray, share: float) -> Shape:

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 from planner_sweep import GRID, Data, of_grid, run
 
-SEEDS, OF_SMALL = 20, 60  # settings can be chosen by one half and measured on the other
+# settings can be chosen by one half and measured on the other
+SEEDS, OF_SMALL = 20, 60
 jax.config.update("jax_default_matmul_precision", "float32")
 
 

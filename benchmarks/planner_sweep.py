@@ -15,9 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-INTERCEPT = 0.5  # share of the constant column, as in coterie.data.design
+# share of the constant column, as in coterie.data.design
+INTERCEPT = 0.5
 STANDARDISING_SHARE = 0.2
-STEP_SHARE = 0.75  # of the longest step that does not diverge
+# of the longest step that does not diverge
+STEP_SHARE = 0.75
 BATCH = 2048
 
 # the hindsight grid: noise * length / n, l2 * length / n, (momentum, most rounds), standardise

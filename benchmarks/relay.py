@@ -59,7 +59,8 @@ def measured(carry, proposal, keys, folder):
 
     Coordinator(proposal, keys, Sealing(proposal, keys, looking), folder, watch=watch).run()
     rounds = [after - before for before, after in itertools.pairwise(at)]
-    return rounds[2:], sizes[len(sizes) // 2]  # in the first two rounds sites compile their steps
+    # in the first two rounds sites compile their steps
+    return rounds[2:], sizes[len(sizes) // 2]
 
 
 class BareNvflare:

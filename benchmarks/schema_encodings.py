@@ -29,7 +29,8 @@ from coterie.data import schema as constants
 
 N_TRAIN, N_TEST = 4000, 3000
 NOISES = (5.0, 15.0, 50.0, 150.0)
-REGULARISERS = (0.125, 0.5, 2.0)  # times noise; the middle one is the rule
+# times noise; the middle one is the rule
+REGULARISERS = (0.125, 0.5, 2.0)
 SEEDS = 3
 LARGEST = 100_000.0
 

@@ -115,7 +115,8 @@ def measure(quick: bool = False) -> dict:
         shown.append(Figure(f"start: compiling, {name}, kept by another process", warm, "s"))
     for name, growth in (("constant noise", 1.0), ("growing noise", 1.0001))[: 1 if quick else 2]:
         making, epsilon = accounting(growth)
-        limit = 0.2 if growth == 1.0 else None  # rounds that are all different cannot be counted together
+        # rounds that are all different cannot be counted together
+        limit = 0.2 if growth == 1.0 else None
         shown.append(
             Figure(f"accounting: epsilon of 10,000 rounds, 1,000 parties, {name}", epsilon, "s", at_most=limit)
         )

@@ -30,9 +30,12 @@ from coterie.schedules import Schedule
 N_PARTIES, N_ITERATIONS, REPEATS, BASELINE_ITERATIONS = 5, 100, 10, 10
 QUICK_ITERATIONS, QUICK_CELLS = 60, ("ADMM", "R-ADMM")
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(0.22), party_weight=1750.0)
-CURVATURE = 2 * (N_PARTIES - 1)  # of eta = 1 on the complete graph
-RISING = Schedule(1.04, 1.04)  # the paper's 1.04^k
-LEVELS = (0.5, 1.0, 2.0)  # noise rates of R-ADMM and MR-ADMM, in gradient units
+# of eta = 1 on the complete graph
+CURVATURE = 2 * (N_PARTIES - 1)
+# the paper's 1.04^k
+RISING = Schedule(1.04, 1.04)
+# noise rates of R-ADMM and MR-ADMM, in gradient units
+LEVELS = (0.5, 1.0, 2.0)
 SEED = 0
 
 
@@ -115,13 +118,15 @@ def measure(quick: bool = False) -> dict:
     census = federation()
     work, n_iterations = cells(census.facts, quick), QUICK_ITERATIONS if quick else N_ITERATIONS
     plans, clocks = [plan for _, _, plan in work], []
-    for _ in range(2):  # compiled in the first
+    # compiled in the first
+    for _ in range(2):
         clocks.append(_Clock())
         transcripts = run_many(plans, census, noise=Seeded(SEED), repeats=REPEATS)
         clocks[-1].stop()
     rows = []
     for (name, rate, plan), transcript in zip(work, transcripts, strict=True):
-        with threadpool_limits(1, user_api="blas"):  # a second thread makes these small products slower
+        # a second thread makes these small products slower
+        with threadpool_limits(1, user_api="blas"):
             plain = _Clock()
             reference = baseline(plan, census, BASELINE_ITERATIONS)
             plain.stop()

@@ -40,7 +40,8 @@ class HeavyBall(Algorithm[GradientSumGrant]):
     citation: ClassVar[str] = "polyak-1964"
 
     def init(self, topology, d):
-        return Moving(jnp.zeros(d), jnp.zeros(d)), ()  # public, and nothing private
+        # public, and nothing private
+        return Moving(jnp.zeros(d), jnp.zeros(d)), ()
 
     def inbox(self, t, public, topology):
         return jnp.broadcast_to(public.x, (topology.n_parties, *public.x.shape))

@@ -30,7 +30,8 @@ plan = coterie.Plan.make(
 for name, size, loss in zip(hospitals.facts.parties, hospitals.facts.sizes, plan.party_epsilons(1e-5), strict=True):
     print(f"{name:15} {size:4} records   ε = {loss:.3f} at δ = 1e-05")
 
-transcript = coterie.run(plan, hospitals)  # noise from the operating system's entropy
+# noise from the operating system's entropy
+transcript = coterie.run(plan, hospitals)
 held_out = coterie.Federation.from_arrays(
     heart.X[heart.test], heart.y[heart.test], parties=None, labels=heart.labels, intercept=True
 )

@@ -33,7 +33,8 @@ model = coterie.PrivateLogisticRegression(
     epsilon=4.0,
     delta=1e-5,
     adjacency="replace-one",
-    trust="pairs",  # nobody is trusted: noise that pairs of hospitals share cancels in the sum
+    # nobody is trusted: noise that pairs of hospitals share cancels in the sum
+    trust="pairs",
     colluders=1,
     bounds=BOUNDS,
     classes=["absent", "present"],

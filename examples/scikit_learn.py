@@ -7,18 +7,21 @@ import coterie
 
 heart = coterie.load_heart()
 X, y, hospital = heart.X[heart.train], heart.y[heart.train], heart.parties[heart.train]
-ledger = coterie.Spending(limit=(10.0, 1e-4))  # no record of these hospitals may lose more than this
+# no record of these hospitals may lose more than this
+ledger = coterie.Spending(limit=(10.0, 1e-4))
 
 promise = coterie.Privacy(
     epsilon=4.0,
     delta=1e-5,
     adjacency="replace-one",
-    trust="secure-sum",  # only the noised sum of all hospitals is ever seen
+    # only the noised sum of all hospitals is ever seen
+    trust="secure-sum",
     ledger=ledger,
 )
 model = coterie.PrivateLogisticRegression(
     privacy=promise,
-    classes=heart.labels,  # the public label set; reading it off the data would void the certificate
+    # the public label set; reading it off the data would void the certificate
+    classes=heart.labels,
 ).fit(X, y, parties=hospital)
 for name, loss in model.privacy_.party_epsilons.items():
     print(f"{name:15} ε = {loss:.3f} at δ = 1e-05")

@@ -33,7 +33,8 @@ settings.load_profile("coterie")
 
 
 def pytest_configure():
-    import jax  # which looks at what was set above
+    # which looks at what was set above
+    import jax
 
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")

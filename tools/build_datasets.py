@@ -22,11 +22,13 @@ HEART_ROWS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
 HOSPITALS = ["Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
 HEART_COLUMNS = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"]
 HEART_COLUMNS += ["slope", "ca", "thal", "num"]
-HEART_CATEGORIES = {  # heart-disease.names: cp counts from 1, restecg from 0
+# heart-disease.names: cp counts from 1, restecg from 0
+HEART_CATEGORIES = {
     "cp": (1, ["typical angina", "atypical angina", "non-anginal pain", "asymptomatic"]),
     "restecg": (0, ["normal", "ST-T wave abnormality", "left ventricular hypertrophy"]),
 }
-HEART_LEFT_OUT = {"slope", "ca", "thal"}  # missing for most patients outside Cleveland
+# missing for most patients outside Cleveland
+HEART_LEFT_OUT = {"slope", "ca", "thal"}
 
 
 def read_rows(path: Path, n_rows: int) -> list[list[str]]:

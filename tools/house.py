@@ -44,13 +44,15 @@ class Watch:
 
     def __init__(self) -> None:
         self.functions: set[tuple[str, str]] = set()
-        self.hops: tuple[int, int] | None = None  # from the engine's run to an algorithm's local
+        # from the engine's run to an algorithm's local
+        self.hops: tuple[int, int] | None = None
 
     def __call__(self, frame, event: str, _: object) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(PACKAGE)) or code.co_name.startswith("<"):
             return
-        if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class, entered when it is imported
+        # the body of a class, entered when it is imported
+        if not code.co_flags & inspect.CO_OPTIMIZED:
             return
         self.functions.add((code.co_filename, code.co_qualname))
         if self.hops is None and code.co_name == "local" and Path(code.co_filename).parent.name == "algorithms":

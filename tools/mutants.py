@@ -30,8 +30,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "coterie"
 ARGUED = ROOT / "docs" / "mutants.md"
-LONGEST = 180  # seconds of computing for one mutant: on a busy machine the clock says nothing
-WAIT = 10  # times that, by the clock, for one that waits and does not compute
+# seconds of computing for one mutant: on a busy machine the clock says nothing
+LONGEST = 180
+# times that, by the clock, for one that waits and does not compute
+WAIT = 10
 # loaded once, before any fork: whatever the package or its tests import, but not the package
 PRELOADED = (
     "jax.numpy",
@@ -230,7 +232,8 @@ def caught(mutant: Mutant | None, sources: Path, tests: tuple[str, ...], longest
                 code = os.waitstatus_to_exitcode(status)
                 return {0: "survived", -signal.SIGXCPU: "timed out"}.get(code, "caught")
             time.sleep(0.02)
-        os.killpg(child, signal.SIGKILL)  # the group of the process that was forked here
+        # the group of the process that was forked here
+        os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
         return "timed out"
     finally:

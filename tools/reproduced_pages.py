@@ -18,7 +18,8 @@ from coterie.citations import CITATIONS
 from coterie.papers.figure import MODULES
 
 DOCS = Path(__file__).parents[1] / "docs"
-LARGEST_PICTURE = 150_000  # bytes
+# bytes
+LARGEST_PICTURE = 150_000
 
 
 def main() -> None:

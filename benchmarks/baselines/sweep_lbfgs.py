@@ -21,7 +21,8 @@ class Setting:
     output_scale: np.ndarray
     extra_l2: np.ndarray
     tolerance: np.ndarray
-    recycle_weight: float | None  # None: every iteration minimises
+    # None: every iteration minimises
+    recycle_weight: float | None
 
 
 def solve(X, sign, weight, l2, curvature, target, linear, start, tolerance):

@@ -14,7 +14,8 @@ from typing import Any
 from coterie.errors import InputError, MissingExtraError
 
 WIDTH = 480.0
-COLOURS = ("#0b6e99", "#b35c00", "#5f6b7a", "#2f7d32", "#7b4fa3", "#a3304a")  # also of the page, in light
+# also of the page, in light
+COLOURS = ("#0b6e99", "#b35c00", "#5f6b7a", "#2f7d32", "#7b4fa3", "#a3304a")
 MARKERS, _ON_AXES = ("circle", "square", "diamond", "triangle"), ("o", "s", "D", "^")
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -153,7 +154,8 @@ class Bar:
     name: str
     value: float
     interval: tuple[float, float] | None = None
-    other: bool = False  # not the thing itself, but what it is compared with
+    # not the thing itself, but what it is compared with
+    other: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

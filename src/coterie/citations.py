@@ -11,7 +11,8 @@ from coterie.errors import InputError
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Citation:
     key: str
-    kind: str  # BibTeX's word: article, inproceedings, software
+    # BibTeX's word: article, inproceedings, software
+    kind: str
     authors: tuple[str, ...]
     title: str
     venue: str

@@ -1,6 +1,7 @@
 """What can go wrong, by who has to act."""
 
-LONGEST = 1000  # characters of a sentence
+# characters of a sentence
+LONGEST = 1000
 
 
 class CoterieError(Exception):

@@ -84,7 +84,8 @@ class Cells:
     """The cells of a table in which each record counts, `per_record` of them."""
 
     shape: tuple[int, ...]
-    places: np.ndarray  # (n_records, per_record) positions in the flat table
+    # (n_records, per_record) positions in the flat table
+    places: np.ndarray
 
     @property
     def per_record(self) -> int:
@@ -132,7 +133,8 @@ def metric(name: str, table: np.ndarray, noise_std: float, price: tuple[float, f
     value = compute(table)
     if noise_std == 0:
         error = np.zeros_like(value)
-    else:  # to first order in the noise, by differences as large as the noise
+    else:
+        # to first order in the noise, by differences as large as the noise
         moves = []
         for cell in np.ndindex(table.shape):
             up, down = table.copy(), table.copy()

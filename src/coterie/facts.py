@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from coterie.errors import InputError
 from coterie.serialise import serialisable
 
-_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # control, zero-width and private characters, and lone surrogates
+# control, zero-width and private characters, and lone surrogates
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def check_plain(what: str, texts: Iterable[str]) -> None:

@@ -41,17 +41,23 @@ REACHES = tuple(2.0**k for k in range(-4, 5))
 RIDGES = (0.0, 0.3, 1.0, 3.0)
 PACES = ((0.0, 400), (0.9, 200), (0.96, 200))
 LEAST_ROUNDS = 20
-MOST_FOLLOWED = 2000  # rounds that are followed one by one; of more, so many
+# rounds that are followed one by one; of more, so many
+MOST_FOLLOWED = 2000
 FOLLOWED_OF_MANY = 1000
-STEP_SHARE = 0.75  # of the longest step that does not diverge
-COLUMN_SHARE = 0.2  # of the budget, as in privacy.standardising
-CONSTANT_SHARE = 0.2  # of the squared row norm, in the constant column
+# of the longest step that does not diverge
+STEP_SHARE = 0.75
+# of the budget, as in privacy.standardising
+COLUMN_SHARE = 0.2
+# of the squared row norm, in the constant column
+CONSTANT_SHARE = 0.2
 LOGISTIC_VARIANCE = math.pi**2 / 3
-LABEL_SPREAD = 0.35  # of numbers, over their bound
+# of numbers, over their bound
+LABEL_SPREAD = 0.35
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-_CURVATURES = np.geomspace(1e-6, 1.0, 31)  # over the largest that the loss can have
+# over the largest that the loss can have
+_CURVATURES = np.geomspace(1e-6, 1.0, 31)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,8 +130,10 @@ SHAPES: dict[str, Shape] = {
 # the data at hand may say less or more than any of those: beside every shape there is one with a weaker signal and
 # balanced classes, and one with a stronger signal
 WEAKER, STRONGER = 0.25, 2.5
-SURE = 1.3  # by which factor a signal differs at most from that of public data like them
-USEFUL = 0.35  # of what the best fit gains: from there on half of it was kept, for forecasts err on the low side
+# by which factor a signal differs at most from that of public data like them
+SURE = 1.3
+# of what the best fit gains: from there on half of it was kept, for forecasts err on the low side
+USEFUL = 0.35
 
 
 class Expected(NamedTuple):
@@ -193,7 +201,8 @@ def filters(settings: Sequence[Setting], curvatures: np.ndarray) -> tuple[np.nda
     """
     step, l2, rounds, momentum = (np.array(column)[:, None] for column in list(zip(*settings, strict=True))[:4])
     pull, square = np.zeros((2, len(settings), len(curvatures)))
-    for n_rounds in np.unique(rounds):  # those of one length together
+    # those of one length together
+    for n_rounds in np.unique(rounds):
         here = rounds[:, 0] == n_rounds
         pull[here], square[here] = _impulses(1 - step[here] * (curvatures + l2[here]), momentum[here], int(n_rounds))
     scale = 2 / (rounds * (rounds + 1))
@@ -385,7 +394,8 @@ def _class_errors(n_classes: int, strength: float) -> tuple[np.ndarray, np.ndarr
     """Error by the correlation of scores with the best ones, from a fixed table of draws."""
     rng = np.random.default_rng(0)
     best, noise, chance = rng.standard_normal((3, 4000, n_classes))
-    chance = -np.log(-np.log(ndtr(chance)))  # Gumbel: labels follow the multinomial model
+    # Gumbel: labels follow the multinomial model
+    chance = -np.log(-np.log(ndtr(chance)))
     labels = np.argmax(strength * best + chance, axis=1)
     grid = np.linspace(0, 1, 41)
     mixed = (np.argmax(r * best + math.sqrt(1 - r**2) * noise, axis=1) for r in grid)
@@ -394,8 +404,10 @@ def _class_errors(n_classes: int, strength: float) -> tuple[np.ndarray, np.ndarr
 
 # --- the choice -------------------------------------------------------------------------------------------------------
 
-REGRETS = (0.003, 0.01)  # of error and of AUC, that count alike
-INDIFFERENT = 0.1  # in that unit: of settings that are so close the one with the fewest rounds is taken
+# of error and of AUC, that count alike
+REGRETS = (0.003, 0.01)
+# in that unit: of settings that are so close the one with the fewest rounds is taken
+INDIFFERENT = 0.1
 
 
 def regrets(found: Expected) -> np.ndarray:
@@ -437,7 +449,8 @@ class Outlook(NamedTuple):
 
     error: tuple[float, float, float]
     auc: tuple[float, float, float] | None
-    kept: float  # middle share of what the best pooled fit gains over the trivial model
+    # middle share of what the best pooled fit gains over the trivial model
+    kept: float
 
     @property
     def useful(self) -> bool:

@@ -20,7 +20,8 @@ from typing import TypeVar
 
 # --- where compiled programs are kept ---------------------------------------------------------------------------------
 
-LARGEST = 2 * 10**9  # bytes in one folder; the files that were used longest ago are removed
+# bytes in one folder; the files that were used longest ago are removed
+LARGEST = 2 * 10**9
 
 
 def cache_folder(name: str) -> Path | None:
@@ -71,7 +72,8 @@ def _keep_bounded(folder: Path) -> None:
     """Once a process."""
     files = []
     for path in folder.iterdir():
-        with contextlib.suppress(OSError):  # somebody else removed it
+        # somebody else removed it
+        with contextlib.suppress(OSError):
             found = path.lstat()
             if stat.S_ISREG(found.st_mode):
                 files.append((max(found.st_atime, found.st_mtime), found.st_size, path))

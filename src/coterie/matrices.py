@@ -67,7 +67,8 @@ class Matrix:
 
     def times(self, x: Any) -> Any:
         """M x for a traced vector."""
-        import jax.numpy as jnp  # plans are made and priced without it
+        # plans are made and priced without it
+        import jax.numpy as jnp
 
         values, rows, columns = np.asarray(self.values), np.asarray(self.rows), np.asarray(self.columns)
         return jnp.zeros(self.shape[0], x.dtype).at[rows].add(values * x[columns])

@@ -34,7 +34,8 @@ from coterie.privacy.release import Contribution, as_issued, check_flow, unit_no
 from coterie.problems.problem import Problem, Records
 from coterie.serialise import canonical, check_size, decode, digest, read_json, serialisable
 
-MOST_LINES, MOST_POINTS, MOST_DRAWN = 4, 30, 40  # that can be told apart in a picture
+# that can be told apart in a picture
+MOST_LINES, MOST_POINTS, MOST_DRAWN = 4, 30, 40
 
 
 @serialisable
@@ -108,7 +109,8 @@ class Plan:
         if self.unit == "party" and (self.records_per_person > 1 or self.people_span_parties):
             raise InputError("unit: got 'party'; records_per_person and people_span_parties are for unit 'record'")
         self.algorithm.check(self.topology, self.problem)
-        _ = self.issued  # every hypothesis is checked here
+        # every hypothesis is checked here
+        _ = self.issued
         if self.moments is not None:
             self.moments.check(self.problem, self.facts)
             for party in self.kinds[1]:
@@ -239,7 +241,8 @@ class Plan:
             rounds = rounds[self.charged[:n_rounds, party]]
         selection = self.algorithm.selection
         if isinstance(selection, Walk) and selection.secret:
-            rounds = rounds[: selection.most_visits]  # all alike: a secret walk takes constant noise only
+            # all alike: a secret walk takes constant noise only
+            rounds = rounds[: selection.most_visits]
         used, counts = np.unique(rounds, return_counts=True)
         facts, mechanism = self.party_facts(party), self.algorithm.mechanism
         paid: list[tuple[Event, int]] = [

@@ -588,7 +588,8 @@ def _standardised(situation: Situation) -> Chosen:
     standardised = dataclasses.replace(situation.settled, standardise=True)
     n_rounds, chosen = _gradient(dataclasses.replace(situation, settled=standardised))
     noise: dict[str, Any] = {"column_std": situation.multiplier * situation.columns_moved / math.sqrt(COLUMN_SHARE)}
-    if situation.privacy.epsilon is not None:  # shares of the budget, which calibration keeps
+    # shares of the budget, which calibration keeps
+    if situation.privacy.epsilon is not None:
         noise["noise_multiplier"] = situation.multiplier * math.sqrt(n_rounds / (1 - COLUMN_SHARE))
     constant = INTERCEPT_SHARE if situation.settled.intercept else 0.0
     return n_rounds + COLUMN_ROUNDS, {**chosen, **noise, "constant_share": constant}
@@ -652,7 +653,8 @@ class Parts:
 
     name: str
     mechanism: type
-    mechanisms: tuple[str, ...]  # names to choose from; empty where there is one only
+    # names to choose from; empty where there is one only
+    mechanisms: tuple[str, ...]
 
     @classmethod
     def of(cls, name: str, mechanism: str | None) -> "Parts":

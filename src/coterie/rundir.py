@@ -12,7 +12,8 @@ from pathlib import Path
 
 from coterie.errors import InputError
 
-SUMS, REPORT = "SHA256SUMS", "report.html"  # which the other files give, so it needs no sum
+# which the other files give, so it needs no sum
+SUMS, REPORT = "SHA256SUMS", "report.html"
 _ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 _OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
@@ -47,7 +48,8 @@ def check_free(directory: Path) -> None:
     while not parent.exists():
         parent = parent.parent
     try:
-        tempfile.TemporaryDirectory(dir=parent).cleanup()  # asking for permission bits would not know every file system
+        # asking for permission bits would not know every file system
+        tempfile.TemporaryDirectory(dir=parent).cleanup()
     except OSError as error:
         raise InputError(f"out: {str(directory)!r} cannot be made ({error.strerror} in {str(parent)!r})") from None
 
@@ -93,7 +95,8 @@ class Reserved:
         self.partial.chmod(0o755)
         for path in _numbered(self.directory):
             try:
-                self.partial.rename(path.resolve())  # over an empty directory, or nothing
+                # over an empty directory, or nothing
+                self.partial.rename(path.resolve())
             except OSError:
                 if not path.exists():
                     raise

@@ -40,9 +40,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return {"type": "float", "value": str(value)}  # JSON has no word for infinity
+        # JSON has no word for infinity
+        return {"type": "float", "value": str(value)}
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)  # 1 and 1.0 are equal, so they must have one digest
+        # 1 and 1.0 are equal, so they must have one digest
+        return int(value)
     if isinstance(value, (str, bool, int, float)):
         return value
     raise InputError(f"a {type(value).__name__} cannot be part of a plan; plain numbers and words are needed")
@@ -113,9 +115,12 @@ def digest(value: Any) -> str:
 MOST_ROUNDS = 10**5
 MOST_PARTIES = 10**6
 MOST_FEATURES = 10**6
-MOST_PARTY_ROUNDS = 10**8  # parties times rounds: who works when is a table of so many cells
-MOST_GRANTS = 10**6  # parties times rounds, where grants differ from round to round
-LONGEST_TEXT = 10**8  # characters of a plan or a certificate
+# parties times rounds: who works when is a table of so many cells
+MOST_PARTY_ROUNDS = 10**8
+# parties times rounds, where grants differ from round to round
+MOST_GRANTS = 10**6
+# characters of a plan or a certificate
+LONGEST_TEXT = 10**8
 
 
 def read_json(what: str, text: str) -> Any:
@@ -136,7 +141,8 @@ def read_json(what: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=unique_keys)
     except InputError:
         raise
-    except (ValueError, RecursionError) as error:  # besides JSONDecodeError: integers of thousands of digits
+    except (ValueError, RecursionError) as error:
+        # besides JSONDecodeError: integers of thousands of digits
         raise InputError(f"{what}: not valid JSON ({' '.join(str(error).split())[:200]})") from None
 
 

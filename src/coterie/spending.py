@@ -27,11 +27,13 @@ __all__ = ["BudgetError", "LedgerError", "Spending", "Terms"]
 
 Entry = tuple[str, float, float]
 
-LARGEST_OLD = 10**8  # bytes
+# bytes
+LARGEST_OLD = 10**8
 LOCK_TIMEOUT_S = 5.0
 MOST_SHOWN = 30
 _LINES, _DOCUMENT = "coterie-spending-2", "coterie-spending-1"
-_DATA = "all"  # a Spending knows one body of data
+# a Spending knows one body of data
+_DATA = "all"
 
 
 class Spending:
@@ -52,11 +54,13 @@ class Spending:
             self._in_memory = _created(None, self.limit)
             return
         try:
-            self._path = Path(path).resolve()  # also after the working directory has changed
+            # also after the working directory has changed
+            self._path = Path(path).resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise InputError(f"path: {str(path)!r} cannot be used ({error})") from None
         with self._ledger():
-            pass  # an unusable file is refused here, not when data are about to be used
+            # an unusable file is refused here, not when data are about to be used
+            pass
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, limit: tuple[float, float] | None = None) -> "Spending":
@@ -200,21 +204,25 @@ def _import(path: Path) -> None:
     lock, head = path.with_name(path.name + ".lock"), path.with_name(path.name + ".head")
     new, old = path.with_name(f".{path.name}.new"), path.with_name(path.name + ".old")
     try:
-        _parsed(path, _content(path), None)  # first of all, so that no lock is left beside a file that is no ledger
+        # first of all, so that no lock is left beside a file that is no ledger
+        _parsed(path, _content(path), None)
         with FileLock(lock, timeout=LOCK_TIMEOUT_S):
             with contextlib.suppress(NoLedgerError):
                 Ledger.open(path).close()
-                return  # somebody else has done it
+                # somebody else has done it
+                return
             content = _content(path)
             limit, charges = _parsed(path, content, _old_head(head))
-            if not path.stat().st_mode & 0o222:  # which nothing else would tell a superuser
+            # which nothing else would tell a superuser
+            if not path.stat().st_mode & 0o222:
                 raise LedgerError(f"ledger: {str(path)!r} is write-protected; nothing was charged")
             new.unlink(missing_ok=True)
             with _created(new, None) as ledger:
                 for what, epsilon, delta, terms in charges:
                     ledger.charge(what, Price(epsilon, delta), data=_DATA, terms=terms)
                 if limit is not None:
-                    ledger.set_limit(*limit)  # afterwards: what was charged before it was kept counts all the same
+                    # afterwards: what was charged before it was kept counts all the same
+                    ledger.set_limit(*limit)
             old.write_bytes(content)
             for stale in (head, new.with_name(new.name + ".head")):
                 stale.unlink(missing_ok=True)

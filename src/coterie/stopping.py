@@ -16,7 +16,8 @@ from types import FrameType
 _DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
 _active: "Stop | None" = None
-_changing = threading.Lock()  # held by whoever sends a signal to the active one, or makes it inactive
+# held by whoever sends a signal to the active one, or makes it inactive
+_changing = threading.Lock()
 
 
 class Stop:
@@ -24,7 +25,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.patience: float = 1
-        self.answer = ""  # to the first signal that has to wait, on standard error
+        # to the first signal that has to wait, on standard error
+        self.answer = ""
         self.signals = 0
         self.last = signal.SIGINT
 

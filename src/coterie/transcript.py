@@ -29,7 +29,8 @@ from coterie.privacy.accountants import Ledger
 from coterie.serialise import decode, encode
 
 _MEMBERS = ("header.npy", "releases.npy")
-LARGEST_HEADER = 4 * 10**8  # bytes, four to a letter: it holds the whole plan
+# bytes, four to a letter: it holds the whole plan
+LARGEST_HEADER = 4 * 10**8
 _MOST_COMPRESSED = 100
 RANDOMNESS = {True: "seeded: not private", False: "operating-system entropy"}
 
@@ -250,7 +251,8 @@ def _member(archive: zipfile.ZipFile, name: str, fits: Callable[[tuple[int, ...]
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         try:
             shape, _, dtype = read(file)
-        except Exception as error:  # NumPy reads it as Python, which can fail in every way that Python knows
+        except Exception as error:
+            # NumPy reads it as Python, which can fail in every way that Python knows
             raise ValueError(f"{name} has no header ({error})") from None
         if dtype.hasobject or not fits(shape, dtype):
             raise ValueError(f"{name} of shape {shape} and type {dtype} does not fit its plan")

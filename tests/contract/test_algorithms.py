@@ -144,7 +144,8 @@ def test_every_setting_is_in_the_digest(algorithm):
     ]
     if not hasattr(algorithm, "regulariser"):
         others.append(make_plan(algorithm, problem=dataclasses.replace(PROBLEM, regulariser=L2(1.0000000000000002))))
-    if not isinstance(algorithm, EdgewiseADMM):  # its penalties belong to one graph
+    # its penalties belong to one graph
+    if not isinstance(algorithm, EdgewiseADMM):
         others.append(make_plan(algorithm, topology="complete"))
     if noised(plan):
         mechanism = algorithm.mechanism.with_noise(1.5)

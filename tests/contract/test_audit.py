@@ -19,7 +19,8 @@ from coterie.errors import InputError
 from coterie.network.channels import Curator
 from coterie.privacy.mechanisms import GaussianGradient
 
-CHEAP = "noisy-gradient-descent"  # without a solver, nothing has to be compiled for long
+# without a solver, nothing has to be compiled for long
+CHEAP = "noisy-gradient-descent"
 KEYS = [
     *("algorithm", "mechanism", "noise", "adjacency", "check"),
     "epsilon_stated",

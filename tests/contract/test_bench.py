@@ -49,7 +49,8 @@ def test_a_target_is_met_on_its_side_only(bench):
         (7.1, {"at_least": 8.0}, False),
         (6.9, {"at_least": 8.0}, True),
         (6.9, {}, True),
-        (14.0, {"at_most": 20.0}, False),  # less is better: 10 / 14 is kept
+        # less is better: 10 / 14 is kept
+        (14.0, {"at_most": 20.0}, False),
         (14.5, {"at_most": 20.0}, True),
         (5.0, {"at_most": 20.0}, False),
     ],
@@ -87,7 +88,8 @@ def test_a_full_run_leaves_a_file_and_a_plot(bench, monkeypatch, tmp_path, capsy
     monkeypatch.setattr(bench, "run", lambda name, quick: (figures, {"name": name}))
     monkeypatch.setattr(bench, "BENCHMARKS", ("only",))
     monkeypatch.setattr(sys, "argv", ["bench.py"])
-    assert bench.main() == 0  # a target that is missed fails nobody
+    # a target that is missed fails nobody
+    assert bench.main() == 0
     content = json.loads((tmp_path / "results" / "bench.json").read_text())
     assert [(row["name"], row["met"]) for row in content["figures"]] == [("speed", False), ("seconds", True)]
     assert (tmp_path / "results" / "bench.png").stat().st_size > 1000

@@ -35,7 +35,8 @@ X *= 0.95 / np.maximum(0.95, np.linalg.norm(X, axis=1, keepdims=True))
 Y = X @ np.array([1.0, -0.5, 0.2]) + 0.3 * RNG.normal(size=N)
 NOTHING = np.zeros_like(X)
 NOISE = {"noise_multiplier": 1e-5}
-CLOSE = 1e-3  # of the noise's standard deviation: noises that differ by less are the same
+# of the noise's standard deviation: noises that differ by less are the same
+CLOSE = 1e-3
 
 
 @functools.cache
@@ -84,7 +85,8 @@ def soft(v, threshold):
 # --- gradient methods: R = I - (2/beta) grad f, lambda = step beta / 2 ------------------------------------------------
 
 L2_WEIGHT = 0.4
-BETA = N * 1.0 + L2_WEIGHT  # smoothness of the summed Huber losses of rows of norm at most 1, and of the l2 term
+# smoothness of the summed Huber losses of rows of norm at most 1, and of the l2 term
+BETA = N * 1.0 + L2_WEIGHT
 STEP = 1.2 / BETA
 
 
@@ -97,7 +99,8 @@ def as_block_iteration(releases, models, *, at_work=None, batches=None, rate=1.0
     noise = releases - seen
     std = np.std(silent_releases)
     np.testing.assert_allclose(noise, silent_releases, rtol=0, atol=CLOSE * std)
-    assert std > 1e-7  # far above the agreement that is asked for below
+    # far above the agreement that is asked for below
+    assert std > 1e-7
 
     def gradient(u):
         return gradient_sum(u) + L2_WEIGHT * u
@@ -240,14 +243,16 @@ def test_douglas_rachford_at_one_party():
     def prox_g(u):
         return soft(u, GAMMA * KAPPA)
 
-    image = np.asarray(mechanism.basis)  # from the coordinates of a release to A x
+    # from the coordinates of a release to A x
+    image = np.asarray(mechanism.basis)
     u, noise = np.zeros(D), []
     for release in releases[:, 0]:
         z = prox_g(u)
         noise.append(image @ release - prox_f(2 * z - u))
         u = u + 2 * LAMBDA * (image @ release - z)
     std = float(plan.grant_table().noise_std[0])
-    assert 0.5 * std < np.std(noise) < 2 * std  # of 45 numbers: either bound is passed with a chance below 1e-6
+    # of 45 numbers: either bound is passed with a chance below 1e-6
+    assert 0.5 * std < np.std(noise) < 2 * std
     states = block_iteration(np.zeros(D), lions_mercier(prox_f, prox_g), relaxation=LAMBDA, noises=2 * np.array(noise))
     np.testing.assert_allclose([prox_g(u) for u in states], models, rtol=0, atol=1e-12)
 
@@ -310,7 +315,8 @@ def test_a_round_costs_one_gaussian_release_of_the_clipped_part():
         plan = plan_of(quiet(mechanism=mechanism), adjacency=adjacency)
         ((event, count),) = plan.ledger(0)
         assert count == ROUNDS
-        assert event.ratio == pytest.approx(1 / 3, rel=1e-2)  # and no less: rounding to a grid may be paid for
+        # and no less: rounding to a grid may be paid for
+        assert event.ratio == pytest.approx(1 / 3, rel=1e-2)
         assert event.ratio >= 1 / 3
         assert float(plan.grant_table().noise_std[0]) == pytest.approx(3.0 * changes * 0.2)
 

@@ -15,7 +15,8 @@ COTERIE = Path(sys.executable).with_name("coterie")
 
 
 def coterie(*arguments, cwd=None, env=None):
-    settings = {**os.environ, "XLA_FLAGS": "", **(env or {})}  # not those of the tests: people have none
+    # not those of the tests: people have none
+    settings = {**os.environ, "XLA_FLAGS": "", **(env or {})}
     return subprocess.run([COTERIE, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=settings)
 
 

@@ -283,7 +283,8 @@ def test_a_schema_has_to_be_filled_in(coterie, patients, tmp_path):
     assert "got categories (); at least 2" in told
     out.write_text(made.replace("minimum = 0", ""))
     assert "'minimum' is missing" in coterie("schema", "check", out, patients)[2]
-    assert coterie("schema", "make", patients, "--label", "outcome", "--out", out)[0] == 2  # never overwritten
+    # never overwritten
+    assert coterie("schema", "make", patients, "--label", "outcome", "--out", out)[0] == 2
 
 
 def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):

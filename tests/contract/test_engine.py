@@ -224,12 +224,14 @@ def test_ctrl_c_before_the_first_round_gives_an_empty_transcript(small):
 
 def test_a_step_that_misses_its_tolerance_stops_the_run(small, monkeypatch):
     federation, plan = small
-    compiled.cache_clear()  # or the steps would be those of before
+    # or the steps would be those of before
+    compiled.cache_clear()
     monkeypatch.setattr(coterie.minimisers.one_party, "NEWTON_STEPS", 0)
     monkeypatch.setattr(coterie.minimisers.one_party, "GRADIENT_STEPS", 0)
     with pytest.raises(LocalSolveError, match=r"party '0' could not compute its step of round 0 .*budget"):
         run(plan, federation, noise=Seeded(0))
-    compiled.cache_clear()  # and these must not be anybody's after
+    # and these must not be anybody's after
+    compiled.cache_clear()
 
 
 # --- saving and replaying -------------------------------------------------------------------------------------------
@@ -295,7 +297,8 @@ def test_the_noise_of_a_sum_has_the_planned_standard_deviation(channel):
     transcript = run(plan, federation, noise=Seeded(11), repeats=500)
     X, y, _ = federation.pooled
     noise = (transcript.releases[:, 0, 0] - X.T @ (0.5 - y)).ravel()
-    planned_std = 3.0 * 2 * 1.0 * 1.0  # multiplier x (replace-one: 2) x Lipschitz x row norm
+    # multiplier x (replace-one: 2) x Lipschitz x row norm
+    planned_std = 3.0 * 2 * 1.0 * 1.0
     assert stats.kstest(noise / planned_std, "norm").pvalue > 1e-6
     for wrong in (0.9, 1.1):
         assert abs(noise.std() / (wrong * planned_std) - 1) > 5 / math.sqrt(2 * len(noise))

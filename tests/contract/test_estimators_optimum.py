@@ -13,7 +13,8 @@ EXACT = {"epsilon": math.inf, "delta": 1e-6, "adjacency": "replace-one"}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(240, 4)) * [1.0, 2.0, 0.5, 1.0]
 PARTIES = np.repeat(["a", "b", "c"], [40, 80, 120])
-SHARE = 1 / np.repeat([40, 80, 120], [40, 80, 120])  # 1/B_i
+# 1/B_i
+SHARE = 1 / np.repeat([40, 80, 120], [40, 80, 120])
 SCORE = X @ [1.0, -0.5, 0.3, 0.0] + RNG.normal(size=240)
 
 

@@ -33,7 +33,8 @@ from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.problems import L1, L2, ElasticNet, Huber, Logistic, Multinomial, Problem, Squared
 
-OFF = 1e-14  # noise multiplier
+# noise multiplier
+OFF = 1e-14
 N, D = 24, 3
 
 
@@ -67,7 +68,8 @@ def solve(algorithm, loss, fed, rounds, topology="unrestricted", **changes):
 
 LASSO = L1(0.5)
 FREE = L2(0.0)
-CLIP = 100.0  # far away from anything that occurs
+# far away from anything that occurs
+CLIP = 100.0
 WAYS = {
     "centralised, M1": lambda p, c: (LocallyNoisedADMM(mechanism=LocalNoise(**settings(clip=c)), regulariser=p), 150),
     "federated, M1, sample": lambda p, c: (
@@ -193,7 +195,8 @@ def test_a_walk_without_memory_minimises_moreau_envelopes():
     least = scipy.optimize.minimize(envelope, np.zeros(D), tol=1e-12).x
     erm = np.linalg.lstsq(X, y, rcond=None)[0]
     assert np.linalg.norm(erm - least) > 0.2 * np.linalg.norm(least)
-    assert np.linalg.norm(model - least) < 0.04 * np.linalg.norm(least)  # five times closer than the losses' minimiser
+    # five times closer than the losses' minimiser
+    assert np.linalg.norm(model - least) < 0.04 * np.linalg.norm(least)
 
 
 FUSED = scipy.sparse.csr_array(np.eye(D) - np.eye(D, k=-1))

@@ -173,7 +173,8 @@ def test_each_party_that_trusts_nobody_draws_the_planned_noise_by_itself():
     plan = plan_of(descent(Broadcast(), multiplier=3.0), fed, rounds=1)
     released = run(plan, fed, noise=Seeded(7), repeats=1000).releases[:, 0]
     exact_parts = np.stack([shard.X.T @ (0.5 - shard.y) for shard in fed.shards])
-    noise = (released - exact_parts) / (3.0 * 2)  # multiplier x (replace-one: 2) x slope x row norm
+    # multiplier x (replace-one: 2) x slope x row norm
+    noise = (released - exact_parts) / (3.0 * 2)
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
     for wrong in (0.9, 1.1):
         assert stats.kstest(noise.ravel() / wrong, "norm").pvalue < 1e-6

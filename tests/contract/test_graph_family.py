@@ -159,7 +159,8 @@ def test_dual_perturbation_can_be_designed_from_runs(federation):
         mechanism = DualPerturbation(penalty=3.0, step_epsilon=alpha)
         models = execute(DualPerturbedADMM(mechanism=mechanism, dual_step=3.0), federation, 5, repeats=200).models
         excess.append(float(np.mean([PROBLEM.value(f, records) for f in models])) / optimum - 1)
-    assert excess == sorted(excess, reverse=True)  # more privacy loss, less loss of accuracy
+    # more privacy loss, less loss of accuracy
+    assert excess == sorted(excess, reverse=True)
     curve = AccuracyLoss.fitted(alphas, excess)
     np.testing.assert_allclose(curve(np.array(alphas)), excess, atol=0.2 * excess[0])
     best, utility = best_alpha(PrivacyUtility(), curve, low=0.1, high=3.0), PrivacyUtility()
@@ -196,7 +197,8 @@ def test_impairments_and_the_charge(federation, tmp_path):
     algorithm = PenaltyPerturbedADMM(mechanism=PenaltyPerturbation(penalty=3.0, noise_multiplier=5.0), dual_step=3.0)
     lossy = execute(algorithm, federation, 40, impairments=Impairments(lost=0.3, late=0.2))
     assert [count for _, count in lossy.ledger(0)] == [40]
-    assert [count for _, count in execute(algorithm, federation, 3, repeats=4).ledger(0)] == [12]  # each repeat pays
+    # each repeat pays
+    assert [count for _, count in execute(algorithm, federation, 3, repeats=4).ledger(0)] == [12]
     skipping = execute(algorithm, federation, 40, impairments=Impairments(skipped=0.3, seed=4))
     for party in range(5):
         spoke = np.any(np.diff(skipping.releases[0, :, party], axis=0, prepend=0.0) != 0, axis=1).sum()

@@ -51,7 +51,8 @@ def test_the_directory_has_the_table_and_verifies(run):
     assert sorted(content["joint_tests"]) == ["cp", "restecg"]
     age = content["coefficients"][0]
     assert age["identified"]
-    assert 0.9 < age["odds_ratio"] < 1.2  # of one year
+    # of one year
+    assert 0.9 < age["odds_ratio"] < 1.2
     assert "cp: all 0?" in (run / "intervals.txt").read_text()
     _, agreeing, _ = verify_path(run)
     assert "intervals" in agreeing

@@ -67,7 +67,8 @@ def test_a_signal_keeps_what_was_released(coterie, spec, during_the_run, number)
     during_the_run(20, lambda: signal.raise_signal(number))
     code, out, told = coterie("run", spec, "--json")
     assert code == 130
-    assert json.loads(out)["rounds"] == 22  # the block that was under way ends: two rounds
+    # the block that was under way ends: two rounds
+    assert json.loads(out)["rounds"] == 22
     assert "stopped after round 22 of 40: there is no model, and spent.json was charged in full" in told
     assert "everything that was released is kept in spec-run" in told
     assert charged(spec) == 1

@@ -76,7 +76,8 @@ def test_the_same_key_draws_the_same_noise_and_every_use_another():
     # 800 unit draws: outside 5 standard errors about once in a million
     assert abs(np.mean(draws)) < 5 / np.sqrt(800)
     assert abs(np.var(draws) - 1) < 5 * np.sqrt(2 / 800)
-    for law in ("rounded-gaussian", "rounded-gamma-sphere"):  # exact noise can be drawn again, too
+    # exact noise can be drawn again, too
+    for law in ("rounded-gaussian", "rounded-gamma-sphere"):
         first, second = (KeyedEntropy(key.key).draw(law, 50, repeat=0, party=1, t=0) for _ in range(2))
         assert np.array_equal(first, second)
 
@@ -210,7 +211,8 @@ def test_a_killed_process_costs_the_rounds_since_the_last_checkpoint(tmp_path):
     assert not (tmp_path / "none.npz").exists()
     assert Checkpoint(saved, rank=0).rounds_done == 6
     whole.mkdir()
-    for name in ("run.json", "records-0000", "records-0001"):  # the key, whose records they are, and nothing done yet
+    # the key, whose records they are, and nothing done yet
+    for name in ("run.json", "records-0000", "records-0001"):
         shutil.copy(saved / name, whole / name)
     for directory, out in ((saved, "on.npz"), (whole, "through.npz")):
         done = mpiexec(2, HERE / "mpi_runs.py", "checkpoint", directory, tmp_path / out)
@@ -218,4 +220,5 @@ def test_a_killed_process_costs_the_rounds_since_the_last_checkpoint(tmp_path):
     on, through = np.load(tmp_path / "on.npz"), np.load(tmp_path / "through.npz")
     assert on["begun"].tolist() == [6, 7, 8, 9]
     assert through["begun"].tolist() == list(range(10))
-    assert np.array_equal(on["releases"], through["releases"])  # byte for byte: nothing new was released
+    # byte for byte: nothing new was released
+    assert np.array_equal(on["releases"], through["releases"])

@@ -55,7 +55,8 @@ def test_one_command_stops_all_ranks_and_says_so(coterie, tmp_path, number):
             if Spending(path=tmp_path / "spent.json").charges:
                 break
             time.sleep(0.1)
-        time.sleep(5)  # until rounds are under way: programs are compiled first
+        # until rounds are under way: programs are compiled first
+        time.sleep(5)
         job.send_signal(number)
         out, told = job.communicate(timeout=120)
     finally:
@@ -101,9 +102,11 @@ def test_ranks_stop_together(coterie, tmp_path, rank):
             if Spending(path=tmp_path / "spent.json").charges:
                 break
             time.sleep(0.1)
-        time.sleep(5)  # until rounds are under way: programs are compiled first
+        # until rounds are under way: programs are compiled first
+        time.sleep(5)
         if rank is None:
-            job.send_signal(signal.SIGUSR1)  # which mpiexec hands on
+            # which mpiexec hands on
+            job.send_signal(signal.SIGUSR1)
         else:
             os.kill(int((tmp_path / f"rank-{rank}").read_text()), signal.SIGINT)
         out, told = job.communicate(timeout=120)

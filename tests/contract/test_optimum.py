@@ -81,7 +81,8 @@ def logistic_optimum(federation, problem):
         gradient = X.T @ (weight * (p - y)) + l2 * f
         f -= np.linalg.solve((X * (weight * p * (1 - p))[:, None]).T @ X + l2 * np.eye(len(f)), gradient)
     assert np.linalg.norm(gradient) < 1e-11
-    np.testing.assert_allclose(found, f, atol=1e-6)  # the polish is a polish
+    # the polish is a polish
+    np.testing.assert_allclose(found, f, atol=1e-6)
     return f
 
 
@@ -225,7 +226,8 @@ PROBLEMS = [
 def test_other_losses_and_regularisers_reach_clarabels_optimum(problem):
     """Coefficients, objective and optimality conditions, each against a source of its own."""
     regression = isinstance(problem.loss, (Squared, Huber))
-    sizes = SIZES["unequal" if problem.regulariser.smooth else "equal"]  # a proximal step takes longer to compile
+    # a proximal step takes longer to compile
+    sizes = SIZES["unequal" if problem.regulariser.smooth else "equal"]
     federation = make_federation(sizes, labels=None if regression else ("no", "yes"))
     models = party_models(federation, problem, ConsensusADMM.with_penalty(0.4), "complete", 600)
     X, y, weight = pooled(federation, problem)

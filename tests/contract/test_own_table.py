@@ -102,7 +102,8 @@ def test_most_records_positive_is_no_reason_to_be_worse_than_the_majority(finish
     assert told["test"]["auc"] > 0.65
     assert told["test"]["records"] == 500
     assert told["test_error"] == told["test"]["error"]
-    assert "nonprivate" not in told  # the training records are nobody's to show
+    # the training records are nobody's to show
+    assert "nonprivate" not in told
 
 
 def test_a_run_on_own_records_can_be_verified(finished, coterie):
@@ -125,14 +126,16 @@ def test_predictions_are_those_of_the_coefficients(finished, folder, coterie, tm
     norms = np.linalg.norm(X, axis=1)
     assert (norms > 1).any()
     X = X / np.maximum(norms, 1)[:, None]
-    centre, scale = (np.array(model["shortening"][name]) for name in ("centre", "scale"))  # columns were standardised
+    # columns were standardised
+    centre, scale = (np.array(model["shortening"][name]) for name in ("centre", "scale"))
     lengths = np.linalg.norm((X - centre) * scale, axis=1)
     X = centre + (X - centre) / np.maximum(lengths, 1)[:, None]
     by_hand = X @ list(model["coefficients"].values()) + model["intercept"]
     chances = [float(line["probability of yes"]) for line in lines]
     np.testing.assert_allclose(chances, 1 / (1 + np.exp(-by_hand)), atol=1e-6)
     assert [line["prediction"] for line in lines] == ["yes" if score > 0 else "no" for score in by_hand]
-    bare = tmp_path / "bare.csv"  # without label and party
+    # without label and party
+    bare = tmp_path / "bare.csv"
     bare.write_text("smoker,age,income\nnever,50,1000\n")
     assert json.loads(coterie("predict", run, bare, "--json")[1])[0]["line"] == 2
     assert coterie("predict", run, bare, "--out", tmp_path / "new.csv")[0] == 0
@@ -154,7 +157,8 @@ def test_evaluation_prints_a_table_and_is_paid_for(finished, folder, coterie, tm
     told = json.loads(told)
     assert 0.99 < told["epsilon"] <= 1
     gap = abs(1 - told["metrics"]["accuracy"]["value"] - stated["test"]["error"])
-    assert 0 < gap < 6 * told["metrics"]["accuracy"]["noise"]  # false alarms: 2e-9
+    # false alarms: 2e-9
+    assert 0 < gap < 6 * told["metrics"]["accuracy"]["noise"]
     code, _, error = coterie(*paid, "--ledger", tmp_path / "ledger.json")
     assert code == 1
     assert "beyond the limit" in error
@@ -230,8 +234,10 @@ def test_other_encodings_are_read_when_they_are_named(coterie, folder, tmp_path)
 def test_misfits_are_shown_by_column_count_and_line(coterie, folder, tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA.replace("missing = true\n", "").replace("other = true\n", ""))
     cells = rows(200)
-    cells[3][1] = "2000000"  # an income in other units is clipped, and said
-    (tmp_path / "patients.csv").write_text(text(cells).replace("\n", "\n\n", 1))  # an empty line is a line
+    # an income in other units is clipped, and said
+    cells[3][1] = "2000000"
+    # an empty line is a line
+    (tmp_path / "patients.csv").write_text(text(cells).replace("\n", "\n\n", 1))
     code, told, _ = coterie("schema", "check", tmp_path / "schema.toml", tmp_path / "patients.csv", "--json")
     assert code == 2
     found = {(row["column"], row["what"]): row for row in json.loads(told)["misfits"]}

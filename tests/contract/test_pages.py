@@ -219,7 +219,8 @@ def test_python_parses_and_what_it_names_exists(block):
             assert hasattr(coterie, node.attr) or node.attr == "audit", node.attr
 
 
-RUN_ELSEWHERE = {"audit.md"}  # tests/contract/test_audit.py
+# tests/contract/test_audit.py
+RUN_ELSEWHERE = {"audit.md"}
 RUN_PAGES = [
     page
     for page in PAGES

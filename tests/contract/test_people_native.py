@@ -28,10 +28,12 @@ from coterie.transcript import Interrupted
 
 pytest.importorskip("numba")
 
-N, D, REPEATS = 41, 18, 3  # two rows of lanes, the second one not full
+# two rows of lanes, the second one not full
+N, D, REPEATS = 41, 18, 3
 RNG = np.random.default_rng(5)
 X, Y, WEIGHTS = 0.4 * RNG.normal(size=(N, D)), RNG.normal(size=N), RNG.uniform(0.2, 1.0, size=N)
-X[7], X[0] = 0.0, 0.0  # two who say nothing
+# two who say nothing
+X[7], X[0] = 0.0, 0.0
 
 
 HOWEVER_SMALL, GENERAL = Paths(people_work=0), Paths(only=("general",))
@@ -128,7 +130,8 @@ def test_any_source_of_noise_will_do(crowd, monkeypatch):
     assert np.array_equal(run(plan, crowd, noise=Asked(), repeats=REPEATS).releases, seeded)
     fresh = [run(plan, crowd, noise=SystemEntropy(), repeats=REPEATS) for _ in range(2)]
     assert not fresh[0].reproducible
-    assert not (fresh[0].releases == fresh[1].releases).any()  # of 53 bits: by chance less than once in 1e9 runs
+    # of 53 bits: by chance less than once in 1e9 runs
+    assert not (fresh[0].releases == fresh[1].releases).any()
 
 
 def test_noise_has_the_standard_deviation_of_the_grant(crowd):
@@ -165,7 +168,8 @@ def test_a_step_that_misses_the_tolerance_is_not_released(crowd, monkeypatch):
         self.scales = self.scales._replace(strict=np.ones(1), tolerance=np.full(1, -1.0))
 
     monkeypatch.setattr(for_engines.PeopleMoves, "__init__", strict)
-    monkeypatch.setattr(people, "check_kernel", lambda: None)  # which has the same settings
+    # which has the same settings
+    monkeypatch.setattr(people, "check_kernel", lambda: None)
     with pytest.raises(LocalSolveError, match="round 0"):
         run(make_plan(crowd), crowd, noise=Seeded(2))
 
@@ -210,7 +214,8 @@ def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
     others = [
         make_plan(crowd, loss=Huber(0.5)),
         make_plan(crowd, regulariser=Ball(2.0)),
-        make_plan(crowd, noise_multiplier=1e-9),  # sums of so fine steps are not exact there
+        # sums of so fine steps are not exact there
+        make_plan(crowd, noise_multiplier=1e-9),
         make_plan(crowd, channel=SecureSum()),
     ]
     pairs = Federation.from_arrays(X[:40], Y[:40], parties=np.arange(40) // 2, row_norm=4.0, label_bound=3.0)

@@ -19,7 +19,8 @@ from coterie.papers.runner import reproduce
 
 FILES = {"figure.png", "curves.csv", "claims.json", "settings.json", "page.md"}
 TINY = Scale(runs=2, iterations=2, seed=3, quick=True)
-LARGEST_PICTURE = 150_000  # bytes, as in the documentation
+# bytes, as in the documentation
+LARGEST_PICTURE = 150_000
 
 
 class Walks:
@@ -249,11 +250,13 @@ def test_quick_settings_share_what_is_compiled_and_full_ones_are_as_printed():
 
 
 def test_workers_keep_the_parts_they_are_given(tmp_path):
-    (figure,) = find(["dvp-2"])  # a quick look takes no other ρ: nothing to compute
+    # a quick look takes no other ρ: nothing to compute
+    (figure,) = find(["dvp-2"])
     few = dataclasses.replace(figure, parts={name: figure.parts[name] for name in ("rho-0", "rho-1")})
     with runner._Workers(2, [few], [TINY], tmp_path) as workers:
         for name in few.parts:
             place = runner._place(few, name, TINY, tmp_path)
             workers.wait_for(few.name, name, place)
             assert runner._kept(place) == []
-    assert len(set(workers.coming.values())) == 1  # parts of one paper: one process
+    # parts of one paper: one process
+    assert len(set(workers.coming.values())) == 1

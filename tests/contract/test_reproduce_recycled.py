@@ -93,7 +93,8 @@ def test_a_figure_end_to_end(tmp_path):
     assert all((result.directory / name).stat().st_size for name in names)
     claims = json.loads((result.directory / "claims.json").read_text(encoding="utf-8"))
     assert {c["accounting"] for c in claims} == {"none", PUBLISHED, PURE, APPROXIMATE}
-    assert all(c["holds"] for c in claims if c["accounting"] != "none")  # gamma costs nothing
+    # gamma costs nothing
+    assert all(c["holds"] for c in claims if c["accounting"] != "none")
 
 
 def test_odd_iterations_make_up_for_a_rise_only_where_there_was_one():
@@ -104,7 +105,8 @@ def test_odd_iterations_make_up_for_a_rise_only_where_there_was_one():
         found = convergence._claims_a(Curves(curves), 5)
         return [claim.margin for claim in found if "make up for the rise" in claim.text]
 
-    assert claims([0.5, 0.6, 0.4, 0.39, 0.45, 0.4]) == pytest.approx([0.1])  # 0.45 follows no rise
+    # 0.45 follows no rise
+    assert claims([0.5, 0.6, 0.4, 0.39, 0.45, 0.4]) == pytest.approx([0.1])
     assert claims([0.5, 0.6, 0.55, 0.5]) == pytest.approx([-0.05])
     assert not claims([0.5, 0.4, 0.45, 0.4])
 
@@ -134,7 +136,8 @@ def test_comparison_reads_each_accounting_off_the_runs_matched_under_it():
             for name, y in level.items():
                 if accounting == PURE and name not in ("ADMM", "M-ADMM"):
                     continue
-                y = y if accounting == PUBLISHED else 0.2  # with equal certified loss the others win
+                # with equal certified loss the others win
+                y = y if accounting == PUBLISHED else 0.2
                 same = np.full(4, y)
                 curves.append(Curve(f"{panel} {accounting}", name, x, same, same, same))
                 one = same[:1]
@@ -226,7 +229,8 @@ def test_published_runs_have_a_bound_whose_conditions_on_weights_hold(size, meth
     bound = published_bound(plan)
     assert bound is not None
     assert bound.total > 0
-    assert all(plan.problem.weight_of_one_record(records) <= 1 for records in plan.facts.sizes)  # C <= B_i
+    # C <= B_i
+    assert all(plan.problem.weight_of_one_record(records) <= 1 for records in plan.facts.sizes)
 
 
 def test_every_method_of_the_frontier_looks_different():
@@ -293,14 +297,16 @@ def test_claims_of_the_frontier():
     verdict = {c.text: c.holds for c in frontier.claims(curves, TINY)}
     below = "does so at a certified ε below its paper's own bound at that error"
     assert verdict[f"{below} (PP, N = 5)"]
-    assert f"{below} (DVP, N = 5)" not in verdict  # neither comes near, so nothing is known
+    # neither comes near, so nothing is known
+    assert f"{below} (DVP, N = 5)" not in verdict
     line = "is within half a point of the reference line for one noise at every ε"
     assert verdict[f"M3, N = 5, {line}"]
     assert not verdict[f"M2, N = 5, {line}"]
     assert verdict["the best method at N = 5, ε = 1 is within half a point of the reference line for as many noises"]
     picture = frontier.draw(curves)
     titles = [axes.get_title() for axes in picture.axes]
-    assert sum("▲" in title for title in titles) == 1  # what is above the axis is marked where there is such
+    # what is above the axis is marked where there is such
+    assert sum("▲" in title for title in titles) == 1
 
 
 def test_diffprivlib_is_left_out_where_it_is_not_installed(monkeypatch, tmp_path):

@@ -111,7 +111,8 @@ def test_check_and_approve_tell_price_and_what_is_left(study, coterie):
     code, out, _ = coterie("site", "check", site, folder / "study")
     assert code == 0
     assert "ε = 0 before, 2 with it, of 3" in out
-    assert coterie("site", "status", site)[1].count("\n") == 2  # nothing was approved
+    # nothing was approved
+    assert coterie("site", "status", site)[1].count("\n") == 2
     code, out, _ = coterie("site", "approve", site, folder / "study", "--json")
     assert code == 0
     assert json.loads(out)["fits"]
@@ -339,7 +340,8 @@ def test_a_site_that_dies_or_a_user_who_stops_ends_with_a_sentence(tmp_path):
 def test_a_demo_that_is_stopped_before_anything_is_charged_just_stops(tmp_path):
     command = [sys.executable, "-m", "coterie", "demo", "--engine", "sites", "--json"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-    sites = started_by(running.pid, 4)  # they are still loading
+    # they are still loading
+    sites = started_by(running.pid, 4)
     os.kill(running.pid, signal.SIGINT)
     out, error = running.communicate(timeout=120)
     assert (running.returncode, out) == (130, ""), error

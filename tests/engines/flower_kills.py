@@ -26,7 +26,8 @@ import made
 
 VICTIMS = ("supernode", "superlink", "everything")
 ROUNDS = 2
-DEADLINE_S = 1200.0  # only so that one that hangs comes to an end
+# only so that one that hangs comes to an end
+DEADLINE_S = 1200.0
 
 
 def coordinate(place, sites):
@@ -75,7 +76,8 @@ def kill_marked(place, word):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
         except OSError:
-            pass  # it has ended meanwhile
+            # it has ended meanwhile
+            pass
     return killed
 
 

@@ -30,10 +30,12 @@ from coterie.relay.at_site import SOCKET as SITE  # noqa: E402
 from coterie.relay.hub import SOCKET as HUB  # noqa: E402
 
 ROUNDS = 12
-KILL_AFTER = 3  # rounds
+# rounds
+KILL_AFTER = 3
 SEED = 3
 DEADLINE_S = 300.0
-VICTIMS = {"site": "graph", "server": "pairs", "everything": "walk"}  # and the kind of plan that runs then
+# and the kind of plan that runs then
+VICTIMS = {"site": "graph", "server": "pairs", "everything": "walk"}
 
 
 # --- the coordinator's process ----------------------------------------------------------------------------------------
@@ -222,7 +224,8 @@ if __name__ == "__main__":
     parser.add_argument("--coordinate", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.coordinate is not None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started this ignores it
+        # also where whoever started this ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             coordinate(arguments.coordinate)
         sys.exit(0)

@@ -31,7 +31,8 @@ from coterie.site.serve import serve
 from coterie.site.sockets import UnreachableError
 
 pytestmark = pytest.mark.slow
-ROUNDS = 2  # each takes some seconds here
+# each takes some seconds here
+ROUNDS = 2
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,8 @@ def test_the_transcript_is_that_of_one_process(fleet, kind, tmp_path):
     sites, _, carry = fleet
     plan = plan_of(kind, rounds=ROUNDS)
     proposal, keys = approved(plan, sites, seed=3)
-    carried = []  # all that Flower sees
+    # all that Flower sees
+    carried = []
 
     def seen(party, envelope):
         carried.append(envelope)

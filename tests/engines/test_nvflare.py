@@ -90,7 +90,8 @@ def test_what_is_not_sealed_is_refused_and_nothing_is_charged(engine):
 
 def test_an_unknown_key_is_refused_and_nothing_is_charged(engine, tmp_path):
     sites, carry, _ = engine
-    proposal, keys = propose(plan_of("pairs"), sites)  # by somebody whose proposal nobody has approved
+    # by somebody whose proposal nobody has approved
+    proposal, keys = propose(plan_of("pairs"), sites)
     with pytest.raises(PartyError, match="refused"):
         Coordinator(proposal, keys, Sealing(proposal, keys, carry), tmp_path / "run").run()
     # and a stranger's signature under a run that is approved
@@ -121,7 +122,8 @@ def greeted(port, authority, certificate=None):
 
 def test_only_certificates_of_these_kits_get_in(engine, tmp_path):
     _, carry, folder = engine
-    exchanged(carry, NAMES[0], b"anything")  # the server is up
+    # the server is up
+    exchanged(carry, NAMES[0], b"anything")
     own = folder / "kits" / "site-0" / "startup"
     target = json.loads((own / "fed_client.json").read_text())["servers"][0]["service"]["target"]
     port = int(target.split(":")[1])
@@ -138,7 +140,8 @@ def test_only_certificates_of_these_kits_get_in(engine, tmp_path):
 def test_a_job_with_code_of_its_own_is_not_run(engine, tmp_path):
     """Not even where the coordinator's own kit submits it."""
     _, carry, folder = engine
-    exchanged(carry, NAMES[0], b"anything")  # all are there
+    # all are there
+    exchanged(carry, NAMES[0], b"anything")
     names = {name: f"site-{number}" for number, name in enumerate(NAMES)}
     for kind, classes in {"code": ("probe.At", "probe.At"), "classes": ("socket.socket", "socket.socket")}.items():
         job = tmp_path / kind

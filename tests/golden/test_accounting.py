@@ -49,7 +49,8 @@ def plan_of(
 def test_hundred_rounds_of_objective_perturbation(topology, published):
     plan = plan_of(facts_of((8000,) * 5), rounds=100, topology=topology, multiplier=20.0)
     assert plan.epsilon(1e-6, accountant="rdp") == pytest.approx(published, abs=1e-3)
-    assert plan.epsilon(1e-6) == plan.epsilon(1e-6, accountant="rdp")  # nothing else applies
+    # nothing else applies
+    assert plan.epsilon(1e-6) == plan.epsilon(1e-6, accountant="rdp")
 
 
 def test_hundred_rounds_of_the_plain_gaussian_mechanism():
@@ -215,7 +216,8 @@ def test_what_is_not_known_to_come_last_is_not_counted_as_if_it_did():
 def test_best_is_the_least_of_what_applies(ledger, applicable, delta):
     bounds = [accountants.epsilon(ledger, delta, name) for name in applicable]
     assert accountants.epsilon(ledger, delta, "best") == min(bounds)
-    assert len(set(bounds)) == len(bounds)  # so that the choice matters
+    # so that the choice matters
+    assert len(set(bounds)) == len(bounds)
 
 
 @pytest.mark.parametrize("size", [2, 5, 20])

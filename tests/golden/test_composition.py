@@ -125,11 +125,13 @@ def lost_beyond(limit, orders, shares, ratio=0.05):
     the limit's epsilon, for the worst order fixed before, and for the order that suits what was seen."""
     z = np.linspace(-9, 9, 20_001)
     weight = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
-    loss = ratio**2 / 2 + ratio * z  # of the first release
+    # of the first release
+    loss = ratio**2 / 2 + ratio * z
     exceeding = []
     for order, delta in zip(orders, shares * limit[1], strict=True):
         left = limit[0] - np.log1p(-1 / order) + np.log(delta * order) / (order - 1) - order * ratio**2 / 2
-        x = limit[0] - loss + np.log1p(1 / (order - 1))  # the worst
+        # the worst
+        x = limit[0] - loss + np.log1p(1 / (order - 1))
         assert (x > 0).all()
         chance = np.minimum(np.expm1((order - 1) * max(left, 0.0)) * np.exp(-(order - 1) * x), 1.0)
         exceeding.append(weight * chance * -np.expm1(limit[0] - loss - x))

@@ -16,7 +16,8 @@ from coterie.native import as241
 from coterie.privacy import sampling
 
 UNIT = 2.0**-53
-CLAIMED = 4 * UNIT  # relative, of the ratios themselves
+# relative, of the ratios themselves
+CLAIMED = 4 * UNIT
 ORDER = 14
 
 
@@ -71,7 +72,8 @@ def test_the_centre():
         # where q is 0 so is h: there the bound is on h' instead
         if low == 0:
             slope = enclosed(lambda q: (cumulative(q * z_over_q(q)) - arb(0.5) - q).derivative(), low, high)
-            relative = slope / density(top) / arb(2.5)  # z >= 2.5 q
+            # z >= 2.5 q
+            relative = slope / density(top) / arb(2.5)
         else:
             relative = error / density(top) / (arb(low) * z_over_q(arb(low)))
         assert relative < CLAIMED, (low, float(relative / UNIT))
@@ -81,7 +83,8 @@ def test_the_centre():
     ("coefficients", "shift", "low", "high"),
     [
         (as241.MIDDLE, as241.MIDDLE_SHIFT, 1.6, as241.MIDDLE_LIMIT),
-        (as241.OUTER, as241.MIDDLE_LIMIT, as241.MIDDLE_LIMIT, 6.7),  # exp(-6.7^2) < 2^-64
+        # exp(-6.7^2) < 2^-64
+        (as241.OUTER, as241.MIDDLE_LIMIT, as241.MIDDLE_LIMIT, 6.7),
     ],
     ids=["middle", "outer"],
 )

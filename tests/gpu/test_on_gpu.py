@@ -41,9 +41,11 @@ def assert_same_on_both(plan, data, repeats):
     [(Logistic(), None), (Squared(), 0.5), (Huber(0.7), None), (HuberisedHinge(0.3), None)],
     ids=lambda case: type(case).__name__,
 )
-@pytest.mark.parametrize("d", [5, 64, 200])  # narrower than a tile, as wide, and wider than a tile may be
+# narrower than a tile, as wide, and wider than a tile may be
+@pytest.mark.parametrize("d", [5, 64, 200])
 def test_people(loss, clip, d):
-    n = 1003  # no whole number of tiles
+    # no whole number of tiles
+    n = 1003
     two_labels = isinstance(loss, (Logistic, HuberisedHinge))
     data = labelled(n, d, two_labels, parties=np.arange(n), min_records=1)
     regulariser = L2(1.0)

@@ -230,7 +230,8 @@ def without_rounding(value, noise_steps, grid):
 
 def total_without_rounding(subtotal, noise_steps, grid):
     high, low = subtotal.value
-    third = grid / 3  # a noise whose steps are not the grid's
+    # a noise whose steps are not the grid's
+    third = grid / 3
     return release.Release(
         release._release_p.bind((high * release._LOW + low) * grid + noise_steps * third * 3.1), release._SEAL
     )

@@ -91,8 +91,10 @@ def clipped_gradients(slope, noise):
     return noisy_admm(slope, noise, seen=lambda u, z, moves: [z], step=CLIP)
 
 
-LOCAL_RATIO = 2 * STEP / NOISE_STD  # one message of one party, replace-one
-STATE_RATIO = 2 * STEP / NOISE_STD  # the sum of the states: 2 L gamma over the noise on the sum
+# one message of one party, replace-one
+LOCAL_RATIO = 2 * STEP / NOISE_STD
+# the sum of the states: 2 L gamma over the noise on the sum
+STATE_RATIO = 2 * STEP / NOISE_STD
 ONE_MESSAGE = Gaussian(LOCAL_RATIO).rdp(ORDERS)
 LOCAL_CURVE = N_ROUNDS * ONE_MESSAGE
 STATE_CURVE = N_ROUNDS * Gaussian(STATE_RATIO).rdp(ORDERS)
@@ -184,7 +186,8 @@ def test_objective_perturbation_with_the_norm_bound_not_squared(power, caught):
         loss=loss,
         weight=weight,
         strong_convexity=convexity,
-        offset=(-convexity / q,),  # the hinge bends where the score is 1
+        # the hinge bends where the score is 1
+        offset=(-convexity / q,),
         law="gamma-sphere",
         noise_scale=1 / rate,
     )
@@ -207,7 +210,8 @@ def test_a_recursive_proximal_map_misses_the_optimum(recursive, caught):
     u, z_hat = np.zeros(3), 0.0
     for _ in range(3000):
         z = prox(z_hat)
-        x = (2 * z - u + STEP * targets) / (1 + STEP)  # f_i(x) = (x - target_i)^2 / 2
+        # f_i(x) = (x - target_i)^2 / 2
+        x = (2 * z - u + STEP * targets) / (1 + STEP)
         moves = 2 * RELAXATION * (x - z)
         u = u + moves
         z_hat = (z if recursive else z_hat) + moves.mean()

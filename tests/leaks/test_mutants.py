@@ -46,7 +46,8 @@ from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkN
 from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2
 
-pytestmark = pytest.mark.slow  # every mutant and twin is compiled anew
+# every mutant and twin is compiled anew
+pytestmark = pytest.mark.slow
 
 GAUSSIAN, GAMMA = {"noise_multiplier": 4.0}, {"noise_rate": 1.0}
 STEP = {"prox_step": 0.5, "relaxation": 0.5, **GAUSSIAN}
@@ -113,7 +114,8 @@ COIN = {"selection": Poisson(probability=0.5, seed=None)}
 
 REPLACE = (("adjacency", "replace-one"),)
 RECORD, PARTY = (*REPLACE, ("unit", "record")), (*REPLACE, ("unit", "party"))
-COIN_UNIT = (("adjacency", "zero-out"), ("unit", "party"))  # what sampling is proved for
+# what sampling is proved for
+COIN_UNIT = (("adjacency", "zero-out"), ("unit", "party"))
 NORM_12 = (*REPLACE, ("heavy", dataclasses.replace(HEAVY, row_norm=12.0)), ("calibrated", False))
 
 

@@ -17,7 +17,8 @@ from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, P
 from coterie.problems.problem import Records
 
 ORDERS = np.array([1.5, 2.0, 4.0, 8.0, 16.0])
-LOW_ORDERS = np.array([1.5, 2.0, 4.0])  # for grids in two and three dimensions
+# for grids in two and three dimensions
+LOW_ORDERS = np.array([1.5, 2.0, 4.0])
 ADJACENCIES = ("replace-one", "zero-out")
 ROW_NORMS = (1.0, 3.0, 12.0)
 ROUNDING = 1e-9
@@ -37,7 +38,8 @@ class Statement:
 
     @property
     def pure(self):
-        return self.grant.event.events[0].pure  # [1] is the price of the output noise, which is not in the density
+        # [1] is the price of the output noise, which is not in the density
+        return self.grant.event.events[0].pure
 
     def rdp(self, orders):
         return self.grant.event.events[0].rdp(orders)
@@ -357,7 +359,8 @@ def test_densities_in_two_dimensions_integrate_to_one(law):
     axis = np.linspace(-30, 30, 601)
     points = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
     total = np.exp(log_density(step, data, points)).sum() * (axis[1] - axis[0]) ** 2
-    assert total == pytest.approx(1.0, abs=1e-8 if law == "gaussian" else 2e-3)  # the gamma law has a cusp
+    # the gamma law has a cusp
+    assert total == pytest.approx(1.0, abs=1e-8 if law == "gaussian" else 2e-3)
 
 
 def test_a_grid_too_coarse_for_a_kink_is_refused():

@@ -19,7 +19,8 @@ from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, Huber, HuberisedHinge, Problem, Squared
 
 ROUNDS = 4
-SMALL = 1e-4  # noise multiplier: keeps every score on its piece of the loss
+# noise multiplier: keeps every score on its piece of the loss
+SMALL = 1e-4
 
 
 class Probe:
@@ -47,7 +48,8 @@ def exact_rdp_per_order(plan, federation, neighbour):
     seen = run(plan, federation, noise=Probe(plan, n_noises), repeats=n_noises + 1).releases
     other = run(plan, neighbour, noise=Probe(plan, n_noises)).releases
     seen, other = seen.reshape(n_noises + 1, -1), other.reshape(-1)
-    used = np.abs(seen[1:] - seen[0]).max(axis=0) > 0  # places where nobody spoke hold zeros
+    # places where nobody spoke hold zeros
+    used = np.abs(seen[1:] - seen[0]).max(axis=0) > 0
     factor, shift = (seen[1:] - seen[0])[:, used], (seen[0] - other)[used]
     # numbers of very different size: solve through a QR of the noise map
     r = np.linalg.qr(factor, mode="r")

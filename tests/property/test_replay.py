@@ -30,7 +30,8 @@ RING = make_topology("ring", 4)
 GAUSSIAN = {"noise_multiplier": 4.0}
 GAMMA = {"noise_rate": 0.5}
 BOTH = {"gaussian": GAUSSIAN, "gamma": GAMMA}
-TIGHT = 0.9  # of the declared sensitivity is found, for two labels and three features
+# of the declared sensitivity is found, for two labels and three features
+TIGHT = 0.9
 
 # every algorithm with each law and place of its noise
 EXAMPLES = {
@@ -119,7 +120,8 @@ def test_no_neighbour_exceeds_what_is_declared_and_the_worst_comes_close(name, a
     assert report.n_tried == 11_000
     assert report.passed, report
     assert 0 < report.measured < report.declared * (1 + 1e-9)
-    if name == "admm/none":  # nothing is declared, so nothing can be exceeded
+    # nothing is declared, so nothing can be exceeded
+    if name == "admm/none":
         assert report.declared == float("inf")
     else:
         assert report.ratio >= TIGHT, report
@@ -192,7 +194,8 @@ def test_every_party_and_round_of_a_plan_that_changes():
     algorithm = PenaltyPerturbedADMM(mechanism=mechanism, dual_step=1.0)
     problem = dataclasses.replace(PROBLEM, record_weight=None, party_weight=3.0)
     plan = make_plan(algorithm, problem=problem, topology="star")
-    for party, t in ((0, 2), (1, 1), (3, 0)):  # the hub, and two others of different sizes
+    # the hub, and two others of different sizes
+    for party, t in ((0, 2), (1, 1), (3, 0)):
         report = check_sensitivity(plan, party=party, t=t)
         assert report.declared == pytest.approx(2 * 3.0 / FACTS.sizes[party])
         assert report.passed, report
@@ -249,9 +252,8 @@ class AbortsOnData(PenaltyPerturbedADMM):
 
 def test_a_step_that_aborts_on_some_data_is_caught():
     algorithm = AbortsOnData(mechanism=PenaltyPerturbation(penalty=1.0, **GAUSSIAN), dual_step=1.0)
-    plan = Plan(  # made without the check of information flow, which refuses it first
-        algorithm=algorithm, problem=PROBLEM, topology=RING, facts=FACTS, n_rounds=1, adjacency="replace-one"
-    )
+    # made without the check of information flow, which refuses it first
+    plan = Plan(algorithm=algorithm, problem=PROBLEM, topology=RING, facts=FACTS, n_rounds=1, adjacency="replace-one")
     report = check_sensitivity(plan, n_random=200, n_generations=1)
     assert report.n_aborted > 0
     assert not report.passed

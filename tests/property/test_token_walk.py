@@ -31,15 +31,19 @@ def exact_divergence(order, shift, chance):
 @pytest.mark.parametrize("n", [5, 20, 200])
 @pytest.mark.parametrize("order", [1.5, 2.0, 4.0])
 def test_one_visit_costs_a_peer_no_more_than_stated(n, order):
-    largest = np.sqrt(2 / (order * (order - 1)))  # up to which the bound is proved
+    # up to which the bound is proved
+    largest = np.sqrt(2 / (order * (order - 1)))
     for ratio in (0.1 * largest, largest):
         stated = TokenWalk(ratio=float(ratio), n_parties=n).rdp(np.array([order]))[0, 0]
         everybody = Gaussian(ratio=float(ratio)).rdp(np.array([order]))[0, 0]
-        exact = exact_divergence(order, ratio, 2 / n)  # until the walk is at the peer or back
+        # until the walk is at the peer or back
+        exact = exact_divergence(order, ratio, 2 / n)
         assert 0 < exact <= stated <= everybody
     if n == 200:
-        assert stated < 0.1 * everybody  # hiding under the others' noise is worth something
-        assert exact > everybody / n  # and not more than it should be
+        # hiding under the others' noise is worth something
+        assert stated < 0.1 * everybody
+        # and not more than it should be
+        assert exact > everybody / n
 
 
 def test_hiding_is_claimed_only_at_orders_where_it_is_proved():

@@ -52,7 +52,8 @@ def test_many_at_once_each_gets_its_own_answer(place):
             one.join(10)
         assert found == {party: party.encode() + b" asks" for party in ("a", "b", "c")}
         assert place.stat().st_mode & 0o777 == 0o600
-    thread.join(10)  # a worker ends when its coordinator has gone
+    # a worker ends when its coordinator has gone
+    thread.join(10)
     assert not thread.is_alive()
     assert not place.exists()
 
@@ -65,7 +66,8 @@ def test_without_a_worker_nobody_is_reached_and_the_next_worker_is_used(place):
         connected(hub)
         threading.Timer(0.1, first.close).start()
         with pytest.raises(UnreachableError, match="brought no answer"):
-            hub("a", b"x")  # it went while it was carrying this
+            # it went while it was carrying this
+            hub("a", b"x")
         carrying(place, lambda party, envelope: b"second")
         connected(hub)
         assert hub("a", b"x") == b"second"

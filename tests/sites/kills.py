@@ -62,7 +62,8 @@ def serve_site(folder, point, t):
     if point is not None:
         when, what = point.split(" ", 1)
 
-        last = [b""]  # envelopes are sealed: what is in them is seen before
+        # envelopes are sealed: what is in them is seen before
+        last = [b""]
         answered = Site.handle
 
         def handle(site, packet):

@@ -26,7 +26,8 @@ from coterie.site.records import write_encoded
 from coterie.site.site import Site
 
 NAMES = ("east", "north", "south", "west")
-SIZES = (22, 22, 22, 22)  # alike, so that sites in one process share compiled steps
+# alike, so that sites in one process share compiled steps
+SIZES = (22, 22, 22, 22)
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(sum(SIZES), 4))
 DATA = Federation.from_arrays(X, (X @ [1, 2, -1, 0] > 0).astype(int), parties=np.repeat(NAMES, SIZES), labels=(0, 1))
@@ -101,7 +102,8 @@ def direct(sites, *, sealed=False):
     by_name, one_at_a_time = {site.policy.name: site for site in sites}, threading.Lock()
 
     def exchange(party, packet):
-        with one_at_a_time, set_up():  # settings belong to a thread
+        # settings belong to a thread
+        with one_at_a_time, set_up():
             site = by_name[party]
             return site.handle_sealed(packet) if sealed else site.handle(packet)
 

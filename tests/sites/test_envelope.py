@@ -64,7 +64,8 @@ def test_what_is_not_sealed_to_the_site_is_refused_and_charges_nothing(sites):
 
 
 def test_a_stranger_who_knows_a_sites_key_gets_a_plain_refusal(sites, tmp_path):
-    proposal, keys = propose(plan_of("pairs"), sites)  # nobody has approved it
+    # nobody has approved it
+    proposal, keys = propose(plan_of("pairs"), sites)
     exchange = Sealing(proposal, keys, direct(sites, sealed=True))
     with pytest.raises(PartyError, match="refused, for a reason that stands in its own log"):
         Coordinator(proposal, keys, exchange, tmp_path / "run").run()

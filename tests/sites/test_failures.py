@@ -67,7 +67,8 @@ def test_nothing_leaves_while_the_ledger_cannot_be_written(opened, trouble):
     assert not site.ledger.reservation(proposal.digest).committed
     first = asking()
     assert first.kind == "contribution"
-    with trouble(site):  # what was committed can be sent again: nothing has to be written for it
+    # what was committed can be sent again: nothing has to be written for it
+    with trouble(site):
         assert asking().packet == first.packet
     kinds = [entry.kind for entry in site.ledger.entries()]
     assert (kinds.count("reserved"), kinds.count("committed")) == (1, 1)

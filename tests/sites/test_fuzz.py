@@ -33,7 +33,8 @@ class Halfway:
                 self.past.append((request, self.site.handle(request)))
                 assert unpack(self.past[-1][1]).kind == "contribution"
                 self.heard = [*self.heard, [self.total(t)]]
-        self.next = self.asked("round", round=2, first=0, heard=self.heard)  # which is never sent as it is
+        # which is never sent as it is
+        self.next = self.asked("round", round=2, first=0, heard=self.heard)
         self.requests = [self.opening, *(asked for asked, _ in self.past), self.next]
 
     def asked(self, kind, keys=None, run=None, **fields):
@@ -161,7 +162,8 @@ def test_nothing_leaves_and_nothing_is_charged(tmp_path, count):
     answers = []
     with set_up():
         for number in range(count):
-            if number % 50 == 49:  # replays of what was answered before
+            # replays of what was answered before
+            if number % 50 == 49:
                 request, reply = half.past[rng.integers(2)]
                 assert site.handle(request) == reply
                 continue

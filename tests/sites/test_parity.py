@@ -8,7 +8,8 @@ from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
 from coterie.site.coordinator import Coordinator
 
-SLOW = ("graph", "states", "walk")  # they compile a minimiser
+# they compile a minimiser
+SLOW = ("graph", "states", "walk")
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in ALGORITHMS])

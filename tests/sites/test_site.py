@@ -214,7 +214,8 @@ def test_withdrawing_in_the_middle_ends_the_run_and_keeps_the_charge(tmp_path):
 
     def leaving(party, packet):
         if party == NAMES[2] and unpack(packet).fields.get("round") == 2:
-            Site(sites[2].store.folder).withdraw(proposal.digest)  # as another process would
+            # as another process would
+            Site(sites[2].store.folder).withdraw(proposal.digest)
         return exchange(party, packet)
 
     with pytest.raises(PartyError, match="south refused, for a reason that stands in its own log"):
@@ -229,7 +230,8 @@ def test_a_budget_that_would_be_exceeded_is_refused_at_approval_and_at_the_run(t
     plan = plan_of("gradient", ROUNDS)
     plan = plan.calibrate(0.7, DELTA)
     first, keys = approved(plan, sites)
-    second, other_keys = approved(plan, sites)  # nothing is spent yet, so each fits by itself
+    # nothing is spent yet, so each fits by itself
+    second, other_keys = approved(plan, sites)
     Coordinator(first, keys, direct(sites), tmp_path / "run").run()
     assert "would be spent of 1" in " ".join(sites[0].review(second).refusals)
     with pytest.raises(PartyError, match="refused"):

@@ -11,7 +11,8 @@ from coterie.audit import canary, game, noise_law
 from coterie.audit.instances import enumerate_instances
 from coterie.audit.recording import Workbench
 
-FALSE_ALARM = 1e-4  # of each check, for the seeds below
+# of each check, for the seeds below
+FALSE_ALARM = 1e-4
 
 
 def bench():

@@ -61,7 +61,8 @@ def predicted_covariance(plan: Plan, train: Federation) -> np.ndarray:
     gaps = np.kron(np.diag(degrees) - adjacency, np.eye(d))
     convexity = plan.problem.regulariser.l2 / n + scales.curvature
     none, one = np.zeros((n * d, n * d)), np.eye(n * d)
-    covariance = np.zeros((3 * n * d, 3 * n * d))  # of (f, dual, average of f over rounds with weights 1, 2, 3, ...)
+    # of (f, dual, average of f over rounds with weights 1, 2, 3, ...)
+    covariance = np.zeros((3 * n * d, 3 * n * d))
     assert private.averaging == "linear"
     for t, f in enumerate(path):
         inverse = np.zeros((n * d, n * d))

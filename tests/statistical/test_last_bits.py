@@ -109,7 +109,8 @@ def right_guesses(scores, sides):
 def test_no_release_tells_by_its_bits(name):
     released, sides, exact, grid, _ = games(name)
     explained = [reached(released, np.broadcast_to(value, released.shape), np.asarray(grid)) for value in exact]
-    assert np.all(explained)  # from either side, all of it
+    # from either side, all of it
+    assert np.all(explained)
     right = right_guesses([side.sum(axis=1) for side in explained], sides)
     assert ALLOWED[0] <= right <= ALLOWED[1]
 
@@ -151,7 +152,8 @@ def test_evaluations_release_whole_steps(trust, monkeypatch):
     evaluate(model, X, Y, epsilon=0.5, delta=1e-6, adjacency="replace-one", parties=PARTY, trust=trust)
     assert len(seen) == 2
     for grant, out in seen:
-        if trust == "none":  # a sum of five releases is no release
+        # a sum of five releases is no release
+        if trust == "none":
             assert np.allclose(np.rint(out / grant.grid) * grant.grid, out, rtol=1e-12)
         else:
             assert reached(out, np.zeros_like(out), np.asarray(grant.grid)).all()

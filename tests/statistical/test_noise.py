@@ -46,17 +46,20 @@ def test_gaussian_coordinates_are_standard_normal(name):
 @pytest.mark.parametrize("d", [1, 2, D])
 def test_gamma_sphere_norms_are_gamma_distributed(d, name):
     make, false_alarm = SOURCES[name]
-    n = {1: 4 * N_DRAWS, 2: 2 * N_DRAWS, D: N_DRAWS}[d]  # a tenth of scale shows less in few dimensions
+    # a tenth of scale shows less in few dimensions
+    n = {1: 4 * N_DRAWS, 2: 2 * N_DRAWS, D: N_DRAWS}[d]
     assert_follows(np.linalg.norm(draws(make(), "gamma-sphere", d, n), axis=1), stats.gamma(d), false_alarm)
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_gamma_sphere_directions_are_uniform(name):
     make, false_alarm = SOURCES[name]
-    law = stats.beta(1 / 2, (D - 1) / 2)  # the square of a coordinate of a uniform direction
+    # the square of a coordinate of a uniform direction
+    law = stats.beta(1 / 2, (D - 1) / 2)
     sample = draws(make(), "gamma-sphere")
     direction = sample / np.linalg.norm(sample, axis=1, keepdims=True)
-    for coordinate in direction.T:  # two questions to each, which share the false alarms
+    # two questions to each, which share the false alarms
+    for coordinate in direction.T:
         assert p_value(coordinate**2, law) > false_alarm / (2 * D)
         assert stats.binomtest(int((coordinate > 0).sum()), N_DRAWS).pvalue > false_alarm / (2 * D)
     # power: directions of points in a cube are a classic mistake

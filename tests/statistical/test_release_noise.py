@@ -16,7 +16,8 @@ from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 
-FALSE_ALARM = 1e-4  # chance that the right law was refused when the seed was chosen
+# chance that the right law was refused when the seed was chosen
+FALSE_ALARM = 1e-4
 REPEATS = 2000
 N_FEATURES, ROW_NORM, WEIGHT_BOUND = 6, 3.0, 2.0
 L2_WEIGHT, PARTY_WEIGHT, PENALTY = 0.9, 4.0, 0.8
@@ -112,4 +113,5 @@ def test_output_noise_hides_the_solver_and_nothing_else(law, request):
         ]
     )
     difference = recovered[:20] / scales.noise_scale[0][:, None] - drawn
-    assert 0 < np.abs(difference).max() < 1e-3  # there is output noise, and it is small
+    # there is output noise, and it is small
+    assert 0 < np.abs(difference).max() < 1e-3

@@ -188,7 +188,8 @@ def test_at_epsilon_one_the_direction_is_no_better_than_chance(name):
     assert plan.epsilon(1e-6) <= 1
     hits, errors = hits_and_errors(plan, federation, N_ATTACKS)
     assert hits <= MOST_HITS
-    assert np.median(errors) > 0.5  # records have norms from 0.5 to 1
+    # records have norms from 0.5 to 1
+    assert np.median(errors) > 0.5
     assert errors.min() > 0.1
 
 

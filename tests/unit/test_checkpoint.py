@@ -79,7 +79,8 @@ def test_a_missing_file_is_refused(tmp_path):
     checkpoint = saved(tmp_path)
     for path in sorted(checkpoint.directory.iterdir()):
         if path.name == PROGRESS:
-            continue  # without it all rounds are repeated, on the same records and with the same noise
+            # without it all rounds are repeated, on the same records and with the same noise
+            continue
         whole = path.read_bytes()
         path.unlink()
         with pytest.raises(InputError):

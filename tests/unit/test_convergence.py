@@ -159,8 +159,10 @@ class Quadratics:
 
     def step(self, f, Y, eta, theta):
         linear = self.pull - self.root @ Y + eta * self.signless @ f
-        f = np.linalg.solve(self.H + 2 * eta * self.degree, linear)  # (13)
-        return f, Y + theta * self.root @ f  # (16)
+        # (13)
+        f = np.linalg.solve(self.H + 2 * eta * self.degree, linear)
+        # (16)
+        return f, Y + theta * self.root @ f
 
     def distance(self, f, Y, eta, theta):
         e, E = f - self.optimum, Y - self.dual_optimum
@@ -231,7 +233,8 @@ def test_the_published_rate_fails_on_three_equal_parties():
     """All O_i = 0.005 |f|^2 on a triangle: consensus is far from the optimum and hardly moves."""
     numbers = dict(penalty=5.0, dual_step=0.5, strong_convexity=0.01, smoothness=0.01)
     bound = rate_bound(make_topology("complete", 3), **numbers)
-    shrinks = 20 / 20.01  # f(1) = 2 eta V f(0) / (m + 2 eta V), and nothing else changes
+    # f(1) = 2 eta V f(0) / (m + 2 eta V), and nothing else changes
+    shrinks = 20 / 20.01
     assert (1 + bound.published) * shrinks**2 > 1.01
     assert (1 + bound.corrected) * shrinks**2 <= (1 + bound.delta) * shrinks**2 <= 1
 
@@ -261,7 +264,8 @@ def test_delta_is_the_largest_that_satisfies_21_and_22():
         above = slack(bound.delta * (1 + 1e-6))
         assert min(above) < 0
         binding.add(int(np.argmin(above)))
-    assert binding == {0, 1}  # each of the two was the tight one somewhere
+    # each of the two was the tight one somewhere
+    assert binding == {0, 1}
 
 
 def test_the_best_mu_is_at_least_as_good_as_any_on_a_grid():
@@ -367,7 +371,8 @@ def test_the_smallest_weight_satisfies_the_conditions_and_99_percent_of_it_does_
 
 def test_no_weight_at_all_is_needed_where_the_penalty_dominates():
     assert smallest_recycle_weight(RING, penalty=100.0, smoothness=0.1, L=4.0) == 0.0
-    assert smallest_recycle_weight(RING, penalty=100.0, smoothness=0.1) > 0  # (iv) leaves nothing on the left then
+    # (iv) leaves nothing on the left then
+    assert smallest_recycle_weight(RING, penalty=100.0, smoothness=0.1) > 0
 
 
 def test_bipartite_graphs_never_satisfy_the_second_condition():
@@ -425,7 +430,8 @@ def test_recycled_admm_reaches_the_optimum_with_the_smallest_weight():
 
     X, y, _ = data.pooled
     weight, f = np.repeat(4.0 / np.array(data.facts.sizes), data.facts.sizes), np.zeros(3)
-    for _ in range(20):  # Newton on the pooled problem
+    # Newton on the pooled problem
+    for _ in range(20):
         p = 1 / (1 + np.exp(-X @ f))
         gradient = X.T @ (weight * (p - y)) + 2 * f
         f -= np.linalg.solve((X * (weight * p * (1 - p))[:, None]).T @ X + 2 * np.eye(3), gradient)

@@ -157,7 +157,8 @@ def test_labels_are_validated_and_number_labels_clipped():
     assert Schema(SCHEMA.columns, Label("ill", ("0", "1"))).encode_label([1, 0]).tolist() == ["1", "0"]
 
 
-UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # what no schema may hold
+# what no schema may hold
+UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 names = st.text(st.characters(codec="utf-8", exclude_categories=UNSEEN), min_size=1, max_size=8)
 # narrower ranges are refused where nothing can be divided by them
 bounds = (

@@ -45,7 +45,8 @@ def test_public_adult_reads_nothing_off_the_data(papers):
     assert public.data_derived == ()
     assert public.X.shape == (45_222, 105)
     never = public.feature_names.index("workclass=Never-worked")
-    assert len(set(public.X[:, never])) == 1  # documented, but in no complete row
+    # documented, but in no complete row
+    assert len(set(public.X[:, never])) == 1
     norms = np.linalg.norm(public.X, axis=1)
     assert np.mean(norms > 1) < 0.3
     assert norms.mean() > 0.8

@@ -39,7 +39,8 @@ def coterie(*arguments):
 
 @pytest.fixture(scope="module")
 def timed_errata():
-    started = time.process_time()  # of this process alone: a busy machine must not fail the test
+    # of this process alone: a busy machine must not fail the test
+    started = time.process_time()
     found = compute()
     return {e.id: e for e in found}, time.process_time() - started
 
@@ -150,7 +151,8 @@ def test_dual_perturbation_with_the_noise_of_its_proof_keeps_its_claim():
     plan = privacy.dual_perturbed_step(HuberisedHinge(width=0.5), n_features=1, as_published=False)
     numbers = {"exact": privacy.first_step_loss(plan), "certified": plan.pure_epsilon()}
     assert verdict_of(bound, claimed=1.0, **numbers) in ("true", "loose")
-    assert numbers["exact"] > 0.99  # and it is tight, so halving the noise must break it
+    # and it is tight, so halving the noise must break it
+    assert numbers["exact"] > 0.99
 
 
 def test_dual_perturbation_as_published_fails_under_all_of_its_hypotheses():
@@ -181,17 +183,20 @@ def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
 
     with mpmath.workdps(200):
         weights = [1 / mpmath.fprod(1 - (other / c) ** 2 for other in scales if other != c) for c in scales]
-        assert float(mpmath.fsum(weights)) == pytest.approx(1.0)  # it is a density
+        # it is a density
+        assert float(mpmath.fsum(weights)) == pytest.approx(1.0)
 
         def density(x):
             return mpmath.fsum(w * mpmath.exp(-x / c) / (2 * c) for w, c in zip(weights, scales, strict=True))
 
         losses = [float(mpmath.log(density(x) / density(x + moved))) for x in (0.0, 20.0, 400.0)]
     assert losses == sorted(losses)
-    assert losses[1] > 4.9  # far above the claim where the output still comes now and then
+    # far above the claim where the output still comes now and then
+    assert losses[1] > 4.9
     assert losses[2] == pytest.approx(moved, rel=1e-3)
     assert losses[2] <= moved
-    assert 400 * largest * noise_scale(plan) < 0.5  # and the hinge is still linear there
+    # and the hinge is still linear there
+    assert 400 * largest * noise_scale(plan) < 0.5
 
 
 def test_descent_inequality_holds_for_common_penalties():
@@ -257,7 +262,8 @@ def test_the_matrix_form_is_what_the_engine_runs():
     plan = Plan.make(algorithm, problem, "path", federation.facts, rounds=n_rounds, adjacency="replace-one")
     releases = run(plan, federation).releases[0, :, :, 0]
     parties = limits.Quadratics(plan.topology, bends, np.array(penalty), dual_step=0.7)
-    z = np.concatenate([np.zeros(3), np.ones(3)])  # the optimum is -1, and the engine starts at 0
+    # the optimum is -1, and the engine starts at 0
+    z = np.concatenate([np.zeros(3), np.ones(3)])
     for t in range(n_rounds):
         z = parties.step(z)
         np.testing.assert_allclose(releases[t], z[3:] - 1.0, atol=1e-11)

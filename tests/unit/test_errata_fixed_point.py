@@ -69,7 +69,8 @@ def test_centralised_admm_with_proximal_steps_divided_by_n_keeps_its_claim():
 def test_loss_of_sampled_sums(n, m, move, expected):
     found = privacy.sampled_sum_loss(n, m, noise_std=4.0, move=move, order=2.0)
     assert found == pytest.approx(expected, rel=1e-3)
-    assert found > 4 * 16 * 2 * (move / 2) ** 2 / 16 / n**2  # four times the claim at least
+    # four times the claim at least
+    assert found > 4 * 16 * 2 * (move / 2) ** 2 / 16 / n**2
 
 
 def test_without_sampling_a_sum_is_one_gaussian_release():
@@ -79,7 +80,8 @@ def test_without_sampling_a_sum_is_one_gaussian_release():
 
 def test_fresh_noise_would_keep_the_central_accounting_that_stored_noise_breaks():
     """The first of D9's rounds is as accounted, but for the smaller move; from then on stored noise comes back."""
-    accounted = 2 / (10_000 * 0.2**2)  # a round, for x_i that moves by 1
+    # a round, for x_i that moves by 1
+    accounted = 2 / (10_000 * 0.2**2)
     losses = [
         privacy.stored_noise_loss(10_000, k, noise_std=0.2, move=1.0, relaxation=0.5, steep=True) for k in (1, 5, 25)
     ]

@@ -73,7 +73,8 @@ def test_errors_are_as_large_as_stated(model, trust):
 def test_more_parties_that_noise_for_themselves_make_larger_errors(model):
     alone = evaluate(model, X, Y, **BUDGET, parties=PARTIES, trust="curator")["accuracy"].standard_error
     apart = evaluate(model, X, Y, **BUDGET, parties=PARTIES, trust="none")["accuracy"].standard_error
-    assert apart == pytest.approx(2 * alone, rel=0.1)  # four noises
+    # four noises
+    assert apart == pytest.approx(2 * alone, rel=0.1)
 
 
 @pytest.mark.parametrize(("adjacency", "moved"), [("replace-one", math.sqrt(2)), ("zero-out", 1.0)])

@@ -37,7 +37,8 @@ def broken(squares, bound):
 def test_contraction_by_hand():
     assert admm_contraction(1.0, 0.5, 4.0) == pytest.approx(max(3 / 5, 0.5 / 1.5))
     assert admm_contraction(0.1, 0.5, 4.0) == pytest.approx(0.95 / 1.05)
-    assert admm_contraction(1.0, 1.0, 1.0) == 0.0  # one proximal step solves it
+    # one proximal step solves it
+    assert admm_contraction(1.0, 1.0, 1.0) == 0.0
     assert gradient_contraction(1.0, 3.0) == 0.5
 
 
@@ -205,7 +206,8 @@ def test_the_relaxation_of_the_proof_is_none_that_is_allowed():
     tau, q, c = 0.9, 1.0, 1.0
     relaxation = (1 - q / (2 * (1 + c))) / (1 - math.sqrt(1 - q * (1 - tau)))
     assert relaxation == pytest.approx(14.615, abs=1e-3)
-    assert abs(1 - relaxation - relaxation * tau) > 26  # R = -tau I then blows up
+    # R = -tau I then blows up
+    assert abs(1 - relaxation - relaxation * tau) > 26
 
 
 def test_corollaries_by_hand():

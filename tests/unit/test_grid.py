@@ -118,7 +118,8 @@ def test_sums_are_exact_in_any_order(scale):
             both = jax.tree.map(lambda a, b: a + b, *halves)
             out = seal_total(both, jnp.asarray(noise, float), jnp.asarray(grid)).value
             np.testing.assert_array_equal(out, [float(n) * grid for n in exact])
-        if scale == 1.0:  # beyond, distances from what is near do not add up exactly
+        # beyond, distances from what is near do not add up exactly
+        if scale == 1.0:
             near, shares = rng.normal(size=3), rng.normal(size=40)
             each = np.rint((near + shares[:, None] * values) / grid).sum(axis=0) + noise
             along = add_up_along(*map(jnp.asarray, (near, shares, values, grid)))

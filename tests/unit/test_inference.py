@@ -33,7 +33,8 @@ def symmetric(rng, shape, p, std):
 
 REPEATS, PARTIES = 400, 4
 THETA = np.array([2.0, -1.0, 0.0, 1.0])
-CONSTANT = np.array([0.0, 0.0, 0.0, 2.0])  # the last column is 1/2
+# the last column is 1/2
+CONSTANT = np.array([0.0, 0.0, 0.0, 2.0])
 
 
 @functools.cache
@@ -119,7 +120,8 @@ def test_rows_that_are_normal_give_the_gradient_s_move_exactly():
     np.testing.assert_allclose(moved, gradient, atol=0.01)
     exact = (X * (weight * q * (1 - q))[:, None]).T @ X / len(X)
     np.testing.assert_allclose(derivative, exact, atol=0.02)
-    assert np.abs(Quadratic(hessian)(v)[0] - gradient).max() > 0.2  # what a Hessian alone would say
+    # what a Hessian alone would say
+    assert np.abs(Quadratic(hessian)(v)[0] - gradient).max() > 0.2
 
 
 def test_curvature_that_drowns_is_told_and_an_interval_can_be_open():
@@ -210,7 +212,8 @@ def test_the_forest_plot_draws_what_the_table_says(model):
     try:
         assert found.plot(ax, level=0.9) is ax
         *drawn, zero = ax.get_lines()
-        assert list(zero.get_xdata()) == [1, 1]  # no effect, as an odds ratio
+        # no effect, as an odds ratio
+        assert list(zero.get_xdata()) == [1, 1]
         assert len(drawn) == 3 * len(found.names)
         for i, name in enumerate(found.names):
             whole, sampling, point = drawn[3 * i : 3 * i + 3]

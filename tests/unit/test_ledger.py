@@ -147,7 +147,8 @@ def test_bodies_and_periods_have_limits_of_their_own(ledger, monkeypatch):
     with pytest.raises(BudgetError, match=r"epsilon=0\.1"):
         reserve(ledger, "third", data="children")
     now[0] += 31 * 86400
-    with pytest.raises(BudgetError, match="within 30 days"):  # the first may still go on
+    # the first may still go on
+    with pytest.raises(BudgetError, match="within 30 days"):
         reserve(ledger, "second")
     ledger.commit("first", 0, b"", "request")
     ledger.end("first")
@@ -384,7 +385,8 @@ def test_a_backup_is_whole_and_made_once(owned, tmp_path):
         assert copy.reply("run", 1) == b"second"
         with pytest.raises(InputError, match="went back"):
             copy.verify(receipt)
-    os.replace(place, owned)  # restored
+    # restored
+    os.replace(place, owned)
     with pytest.raises(InputError, match="charged last is missing"):
         Ledger.open(owned)
 

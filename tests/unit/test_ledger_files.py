@@ -90,7 +90,8 @@ def test_places_that_hold_no_ledger_end_in_a_sentence(place):
     for use in (Ledger.open, Ledger.create):
         with pytest.raises(InputError):
             use(place)
-    assert time.monotonic() - started < 60  # a hang, not a speed
+    # a hang, not a speed
+    assert time.monotonic() - started < 60
 
 
 def test_what_is_no_ledger_is_left_alone(tmp_path):
@@ -128,7 +129,8 @@ def test_a_file_that_is_gone_or_another_one_is_refused(plain, tmp_path):
         for use in (lambda: ledger.commit("run", 2, b"third", "request 2"), ledger.head, ledger.verify):
             with pytest.raises(InputError, match="no ledger is at"):
                 use()
-    for use in (Ledger.open, Ledger.create):  # the head is still there
+    # the head is still there
+    for use in (Ledger.open, Ledger.create):
         with pytest.raises(InputError):
             use(plain)
     assert not plain.exists()
@@ -142,7 +144,8 @@ def test_a_ledger_that_went_back_is_refused(plain):
     plain.write_bytes(before)
     with pytest.raises(InputError, match="charged last is missing"):
         Ledger.open(plain)
-    plain.with_name("ledger.head").unlink()  # who holds a receipt still knows
+    # who holds a receipt still knows
+    plain.with_name("ledger.head").unlink()
     with Ledger.open(plain) as ledger:
         assert ledger.verify() == 4
         for check in (ledger.verify, ledger.check_holds):
@@ -439,7 +442,8 @@ def test_edits_of_what_is_not_yet_in_the_file_itself_are_found(tmp_path, mask):
         try:
             with Ledger.open(copy / "ledger") as ledger:
                 ledger.verify()
-                assert ledger.reply("run", 0) == b"first"  # an old frame, which another one has replaced since
+                # an old frame, which another one has replaced since
+                assert ledger.reply("run", 0) == b"first"
         except InputError:
             pass
 
@@ -485,7 +489,8 @@ def test_a_held_lock_ends_in_a_sentence(plain, monkeypatch):
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match=r"another process.*nothing was charged"):
             ledger.commit("run", 2, b"third", "request 2")
-        assert ledger.reply("run", 1) == b"second"  # reading goes on
+        # reading goes on
+        assert ledger.reply("run", 1) == b"second"
         holder.execute("ROLLBACK")
         ledger.commit("run", 2, b"third", "request 2")
 

@@ -11,7 +11,8 @@ from coterie.minimisers.one_party import Newton
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared
 from coterie.problems.problem import Records
 
-PARTIES, N, D, M = 2, 403, 12, 5  # no whole number of pieces
+# no whole number of pieces
+PARTIES, N, D, M = 2, 403, 12, 5
 LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(threshold=0.7)]
 
 
@@ -21,7 +22,8 @@ def make_records(loss, seed=0):
     X /= np.linalg.norm(X, axis=2, keepdims=True)
     score = X @ rng.normal(size=D) + 0.3 * rng.normal(size=(PARTIES, N))
     weight = rng.uniform(0.5, 1.5, size=(PARTIES, N))
-    weight[1, -50:] = 0.0  # a smaller party
+    # a smaller party
+    weight[1, -50:] = 0.0
     return Records(X, (score > 0).astype(float) if loss.margin else score, weight)
 
 

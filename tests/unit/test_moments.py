@@ -91,7 +91,8 @@ def test_releases_are_the_moments_of_all_records(name, trust):
         release_second_moment(plan, federation, f, NoNoise(0)),
     ]
     for value, expected in zip(found, exact(loss, federation, f, plan.moments.clip), strict=True):
-        np.testing.assert_allclose(value, expected, atol=2e-4)  # the grid of the noise
+        # the grid of the noise
+        np.testing.assert_allclose(value, expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("trust", ["none", "pairs", "curator", "secure-sum"])

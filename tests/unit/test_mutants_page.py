@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 def mutants():
     spec = importlib.util.spec_from_file_location("mutants", ROOT / "tools" / "mutants.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module  # dataclasses look there
+    # dataclasses look there
+    sys.modules["mutants"] = module
     spec.loader.exec_module(module)
     yield module
     del sys.modules["mutants"]

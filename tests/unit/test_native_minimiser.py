@@ -54,7 +54,8 @@ def test_the_largest_lane_and_the_sum_of_all(place):
     values = np.arange(1.0, LANES + 1)
     values[place] = 99.0
     assert lane_summary(one_row(values)) == (99.0, values.sum())
-    values[place] = np.nan  # must not look small, whatever it is compared with
+    # must not look small, whatever it is compared with
+    values[place] = np.nan
     assert np.isnan(lane_summary(one_row(values))[0])
 
 
@@ -320,7 +321,8 @@ def test_a_kernel_is_kept_until_any_source_changes(tmp_path, monkeypatch):
     assert hits() == 0
     assert list((tmp_path / "coterie" / "numba").rglob("*.nbc"))
     assert hits() == 1
-    monkeypatch.setattr(kernels, "_source", lambda _: "0" * 64)  # as if another file of the package had changed
+    # as if another file of the package had changed
+    monkeypatch.setattr(kernels, "_source", lambda _: "0" * 64)
     assert hits() == 0
 
 

@@ -123,7 +123,8 @@ def test_the_stated_loss_is_that_of_the_gaussian_release():
     for colluders in range(6):
         made = plan(data.facts, PairwiseSum(colluders=colluders))
         [(event, _)] = made.ledger(0)
-        assert event.ratio == pytest.approx(0.2, rel=1e-6)  # one over the multiplier, and the grid
+        # one over the multiplier, and the grid
+        assert event.ratio == pytest.approx(0.2, rel=1e-6)
         exact = gaussian_epsilon([(Gaussian(ratio=event.ratio), ROUNDS)], 1e-6)
         assert made.epsilon(1e-6) == pytest.approx(exact, rel=1e-9)
         assert made.observer().name == "coalition"
@@ -203,7 +204,8 @@ def test_rounded_noise_costs_what_continuous_noise_costs(steps):
     for eps in (0.0, 0.2, 1.0, 2.0):
         for p, q in ((one, two), (two, one)):
             assert np.maximum(p - math.exp(eps) * q, 0.0).sum() <= gaussian_delta(eps, ratio) + aliasing + 1e-9
-    assert np.maximum(one - two, 0.0).sum() > 0.9 * gaussian_delta(0.0, ratio)  # power: it is not far below
+    # power: it is not far below
+    assert np.maximum(one - two, 0.0).sum() > 0.9 * gaussian_delta(0.0, ratio)
 
 
 def test_two_parties_are_too_few():

@@ -61,7 +61,8 @@ def test_it_says_when_nothing_is_to_be_expected_and_what_would_change_that():
     assert not hopeless.useful
     (sentence,) = (sentence for sentence in hopeless.advice if "majority class" in sentence)
     assert "times the records" in sentence
-    assert "a curator" not in sentence  # a hundred records teach nobody at this loss
+    # a hundred records teach nobody at this loss
+    assert "a curator" not in sentence
     assert outline().useful
     one = outline((40_000,))
     assert one.better_than_alone

@@ -81,7 +81,8 @@ time.sleep(600)
     first.kill()
     first.wait()
     assert alive(pid)
-    other = tmp_path.with_name(f"{tmp_path.name}-other")  # not in it, though it begins alike
+    # not in it, though it begins alike
+    other = tmp_path.with_name(f"{tmp_path.name}-other")
     other.mkdir()
     elsewhere = Processes(other)
     elsewhere.start("two", [sys.executable, "-c", "import time; time.sleep(600)"], os.environ)

@@ -128,7 +128,8 @@ CHANGES = {
         "problem": dataclasses.replace(PROBLEM, regulariser=Box(-1.0, 1.0, l2=3.0))
     },
     "the loss is strictly convex and twice differentiable": {
-        "problem": dataclasses.replace(PROBLEM, loss=HuberisedHinge(2.0))  # c1 = 1/4, as for the logistic loss
+        # c1 = 1/4, as for the logistic loss
+        "problem": dataclasses.replace(PROBLEM, loss=HuberisedHinge(2.0))
     },
     "records have weight 1": {"facts": dataclasses.replace(FACTS, weight_bound=2.0)},
 }
@@ -214,7 +215,8 @@ def test_the_certified_loss_is_below_the_published_one_where_that_holds(
     problem = Problem(loss=Logistic(), regulariser=L2(l2), party_weight=party_weight)
     plan = make_plan(algorithm, problem=problem, topology=make_topology(graph, 3), n_rounds=3)
     bound = published_bound(plan)
-    assume(bound.holds)  # most do, or hypothesis would complain
+    # most do, or hypothesis would complain
+    assume(bound.holds)
     for party, published in enumerate(bound.per_party):
         certified = sum(count * event.events[0].pure for event, count in plan.ledger(party))
         assert certified < published

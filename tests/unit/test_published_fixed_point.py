@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 from coterie.errors import InputError
 from coterie.papers.fixed_point import published
 
-SETTING = {"lipschitz": 0.5, "prox_step": 4.0, "noise_std": 8.0, "order": 3.0}  # 8 alpha L^2 gamma^2 / sigma^2 = 1.5
+# 8 alpha L^2 gamma^2 / sigma^2 = 1.5
+SETTING = {"lipschitz": 0.5, "prox_step": 4.0, "noise_std": 8.0, "order": 3.0}
 
 
 @pytest.mark.parametrize(

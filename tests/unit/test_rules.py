@@ -87,7 +87,8 @@ def test_naming_what_would_be_chosen_changes_nothing(study, data, choice):
             privacy=Privacy(**{**BUDGET, **privacy}), classes=labels, fit_intercept=False, algorithm=algorithm
         )
         plan = fitted_plan(model, federation, labels)
-        if federation.n_parties == 1:  # names of parties are facts, and a party alone has another name there
+        # names of parties are facts, and a party alone has another name there
+        if federation.n_parties == 1:
             plan = dataclasses.replace(plan, facts=federation.facts)
         assert plan.digest == left_open.plan.digest
 
@@ -263,7 +264,8 @@ def test_a_promise_is_checked_when_it_is_made_and_when_it_is_changed():
     assert Privacy(**{**BUDGET, "epsilon": math.inf}).exact
     with pytest.raises(InputError, match="delta: got 2"):
         promise.set_params(epsilon=1.0, delta=2)
-    assert promise == Privacy(**BUDGET)  # nothing of it was changed
+    # nothing of it was changed
+    assert promise == Privacy(**BUDGET)
     assert promise.set_params(epsilon=1.0) is promise
     assert promise == Privacy(**{**BUDGET, "epsilon": 1.0})
     with pytest.raises(InputError, match="unknown parameter 'eps'"):

@@ -70,7 +70,8 @@ def test_machine_code_draws_the_same_numbers_and_doubts_no_fewer(monkeypatch):
         drawn[machine_code] = sampling.rounded_gaussian(words, lambda *place: hash(place) % 2**192)
     np.testing.assert_array_equal(drawn[True], drawn[False])
 
-    out, edge = np.empty(words.size), 0.4  # a fifth of all numbers are that near to an edge
+    # a fifth of all numbers are that near to an edge
+    out, edge = np.empty(words.size), 0.4
     found = [rounds(words.reshape(-1), STEPS, edge, out) for rounds in (sampling._round, sampling._round_natively)]
     assert found[0] == found[1]
     assert len(found[0]) == pytest.approx(0.2 * words.size, rel=0.1)
@@ -165,7 +166,8 @@ def test_the_chance_to_keep_a_proposal_is_what_makes_it_discrete():
         ratios = []
         for n in (0, 1, 5, 30):
             low, high = 0, 2**BITS
-            while high - low > 1:  # of coins that keep n
+            # of coins that keep n
+            while high - low > 1:
                 middle = (low + high) // 2
                 coin = sampling._Number(np.array([[(middle >> 192) - 2**63]]), 0, 0, _rest(middle))
                 low, high = (middle, high) if sampling._is_kept(coin, n, steps) else (low, middle)
@@ -182,7 +184,8 @@ def _rest(u):
 def test_unrounded_draws_are_as_near_as_they_say():
     rng = np.random.default_rng(5)
     many, more = words(rng, 40, 12), hashed_more(rng)
-    many[0, 0], many[0, 7] = -(2**63) + 5, 2**63 - 3  # far out: completed
+    # far out: completed
+    many[0, 0], many[0, 7] = -(2**63) + 5, 2**63 - 3
     normal, gamma = sampling.gaussian(many, more), sampling.gamma_sphere(many, more)
     for row in range(40):
         exact = [float(sampling._normal(sampling._Number(many, row, j, more), 256)) for j in range(12)]

@@ -91,7 +91,8 @@ def test_poisson_parties_are_independent():
 
     table = Poisson(probability=0.3, seed=4).table(2000, ANYBODY)
     assert ((low <= together(table)) & (together(table) <= high)).all()
-    half_the_coins = np.repeat(table[:, ::2], 2, axis=1)  # power: neighbours that share a coin
+    # power: neighbours that share a coin
+    half_the_coins = np.repeat(table[:, ::2], 2, axis=1)
     assert (together(half_the_coins) > high).any()
 
 
@@ -115,7 +116,8 @@ def test_a_walk_on_a_ring_starts_anywhere_and_goes_both_ways_from_there():
 def test_where_everybody_can_be_reached_the_holder_may_keep_the_token():
     for topology in (ANYBODY, make_topology("complete", N)):
         path = np.nonzero(Walk(seed=1).table(200, topology))[1]
-        assert (np.diff(path) == 0).any()  # never: probability (5/6)^199 < 1e-15
+        # never: probability (5/6)^199 < 1e-15
+        assert (np.diff(path) == 0).any()
     np.testing.assert_array_equal(Walk(seed=1).table(50, ANYBODY), Walk(seed=1).table(50, make_topology("complete", N)))
 
 

@@ -55,7 +55,8 @@ def test_all_are_within_their_tolerances_and_where_each_alone_ends(loss):
     records, batch = make_records(loss), make_batch()
     f, bound = solve(loss, L2(0.3), records, batch)
     met = bound <= batch.tolerance
-    assert met.all() or (isinstance(loss, Huber) and met.any())  # whose corners stop some of them
+    # whose corners stop some of them
+    assert met.all() or (isinstance(loss, Huber) and met.any())
     own = np.linalg.norm(gradients(loss, 0.3, records, batch, f), axis=1)
     np.testing.assert_allclose(own, bound, rtol=1e-9, atol=0.05 * batch.tolerance[0])
     expected, _ = each_alone(loss, L2(0.3), records, batch)
@@ -125,7 +126,8 @@ def test_pulls_of_any_size(size):
         tolerance=1e-11 * (N + np.linalg.norm(batch.linear, axis=1)), curvature=np.geomspace(0.1, 1e3, M)
     )
     _, bound = solve(Logistic(), L2(0.3), records, batch)
-    assert np.sum(bound <= batch.tolerance) >= M - 1  # the least convex one may miss, and says so
+    # the least convex one may miss, and says so
+    assert np.sum(bound <= batch.tolerance) >= M - 1
 
 
 @pytest.mark.parametrize("where", ["X", "y", "weight", "linear", "target"])
@@ -141,7 +143,8 @@ def test_nan_ends_and_never_looks_solved(where):
         records = records._replace(**{where: spoiled})
     _, bound = solve(Logistic(), L2(0.3), records, batch)
     assert not bound[1] <= batch.tolerance[1]
-    if where == "linear":  # a start is shared by all
+    # a start is shared by all
+    if where == "linear":
         assert np.all(np.delete(bound, 1) <= batch.tolerance[0])
 
 

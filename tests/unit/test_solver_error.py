@@ -21,7 +21,8 @@ from coterie.privacy.sampling import GAMMA_ERROR, NORMAL_ERROR
 from coterie.problems import L2, HuberisedHinge, Problem
 
 N_RECORDS, N_PARTIES, WEIGHT, ROW_NORM, PROX_STEP, RELAXATION = 10**8, 4, 1e-8, 3.0, 0.5, 0.5
-SLOPE = WEIGHT * ROW_NORM  # of one record
+# of one record
+SLOPE = WEIGHT * ROW_NORM
 PROBLEM = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.1), record_weight=WEIGHT)
 GRAPH = make_topology("complete", N_PARTIES)
 STEP = {"prox_step": PROX_STEP, "relaxation": RELAXATION}
@@ -64,7 +65,8 @@ def test_a_move_covers_two_proximal_steps_that_are_both_off(mechanism):
     off = grant.scales.tolerance * PROX_STEP
     assert off > 1e-5 * exact
     assert grant.event.ratio * grant.scales.noise_std >= exact + 2 * off + grant.grid
-    assert grant.scales.noise_std == pytest.approx(2.0 * (exact + 2 * off), rel=1e-9)  # the multiplier's meaning
+    # the multiplier's meaning
+    assert grant.scales.noise_std == pytest.approx(2.0 * (exact + 2 * off), rel=1e-9)
 
 
 def test_a_sum_of_moves_covers_states_and_steps_that_are_both_off():
@@ -139,10 +141,12 @@ def test_a_noised_objective_pays_for_its_solver_too(mechanism, n_records):
         jacobian = WEIGHT * PROBLEM.loss.smoothness * ROW_NORM**2 / convexity(grant)
         noise_loss = 2 * SLOPE / grant.scales.noise_scale
         assert exact.epsilon == pytest.approx(noise_loss + math.log1p(jacobian), rel=1e-12)
-        assert grant.event.pure - exact.epsilon < 2e-3 * noise_loss  # and hardly anybody notices
+        # and hardly anybody notices
+        assert grant.event.pure - exact.epsilon < 2e-3 * noise_loss
     else:
         assert (grant.event.rdp(orders) >= exact.rdp(orders) + orders * apart**2 / 2).all()
-        assert (grant.event.rdp(orders) < exact.rdp(orders) * 1.001).all()  # and hardly anybody notices
+        # and hardly anybody notices
+        assert (grant.event.rdp(orders) < exact.rdp(orders) * 1.001).all()
         assert exact.ratio == pytest.approx(2 * SLOPE / grant.scales.noise_scale, rel=1e-12)
         assert exact.jacobian == pytest.approx(
             WEIGHT * PROBLEM.loss.smoothness * ROW_NORM**2 / convexity(grant), rel=1e-12

@@ -27,7 +27,8 @@ def test_everything_in_one_ledger_adds_up():
 
 def test_a_charge_beyond_the_limit_is_refused_and_not_recorded():
     ledger = Spending(limit=(0.3, 1e-5))
-    for _ in range(3):  # 0.1 + 0.1 + 0.1 is more than 0.3 in floating point
+    # 0.1 + 0.1 + 0.1 is more than 0.3 in floating point
+    for _ in range(3):
         charge(ledger, epsilon=0.1)
     with pytest.raises(BudgetError, match=r"limit of epsilon=0\.3.*nothing was run"):
         charge(ledger, epsilon=0.1)
@@ -71,7 +72,8 @@ def test_a_file_keeps_everything_and_its_limit(tmp_path):
     assert len(charge(second, what="third")) == 2
     assert first.charges == second.charges
     assert path.stat().st_mode & 0o077 == 0
-    assert Spending(path=path).limit == (math.inf, 1e-3)  # whoever opens it later is held to it
+    # whoever opens it later is held to it
+    assert Spending(path=path).limit == (math.inf, 1e-3)
     with pytest.raises(InputError, match="its limit is"):
         Spending(path=path, limit=(math.inf, 1e-2))
 

@@ -82,7 +82,8 @@ def test_a_ledger_that_went_back_is_refused(path):
     for use in (lambda: charge(opened), lambda: charge(Spending(path=path))):
         with pytest.raises(InputError, match="charged last is missing"):
             use()
-    path.with_name("ledger.json.head").unlink()  # who opened it still knows
+    # who opened it still knows
+    path.with_name("ledger.json.head").unlink()
     with pytest.raises(InputError, match="charged last is missing"):
         charge(opened)
 
@@ -110,7 +111,8 @@ def test_places_that_hold_no_ledger_end_in_a_sentence(place):
     for use in (lambda: Spending(path=place), lambda: Spending.create(place)):
         with pytest.raises(InputError):
             use()
-    assert time.monotonic() - started < 60  # a hang, not a speed
+    # a hang, not a speed
+    assert time.monotonic() - started < 60
 
 
 def test_a_site_s_ledger_is_no_spending(tmp_path):
@@ -323,7 +325,8 @@ def test_parties_that_are_protected_whole_must_stay_the_same():
         charge(ledger, terms=Terms.of("replace-one", "party", map(str, range(151)), [2] * 151))
     with pytest.raises(InputError, match="do not add up"):
         charge(ledger, terms=Terms.of("replace-one", "party", ("north", "south"), (2, 2)))
-    charge(ledger, terms=Terms.of("replace-one", "party", ("north", "south")))  # other rows of the same parties
+    # other rows of the same parties
+    charge(ledger, terms=Terms.of("replace-one", "party", ("north", "south")))
     with pytest.raises(InputError, match="do not add up"):
         charge(ledger, terms=Terms.of("replace-one", "party", ("north", "south"), (200, 102)))
 

@@ -42,7 +42,8 @@ CHANNELS = {
 }
 ALL_CHANNELS = pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
 ADJACENCIES = pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
-SHARE = 0.5  # value of the constant column over the norm of the rest
+# value of the constant column over the norm of the rest
+SHARE = 0.5
 DELTA = 1e-5
 
 

@@ -21,7 +21,8 @@ RNG = np.random.default_rng(3)
 X = RNG.uniform(0.1, 1.0, size=(120, 2)) / 2
 Y = np.where(X[:, 0] + RNG.normal(0, 0.1, 120) > 0.27, "yes", "no")
 WORDS = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "replace-one"}
-BUDGET = {**WORDS, "trust": "curator"}  # gradient steps compile fastest
+# gradient steps compile fastest
+BUDGET = {**WORDS, "trust": "curator"}
 SCHEMA = Schema(
     (NumberColumn("age", 0, 100, missing=True), CategoryColumn("smoker", ("never", "ever"), other=True)),
     Label("ill", ("no", "yes")),
@@ -131,9 +132,11 @@ def test_standardised_arrays_are_recognised():
     scaled = StandardScaler().fit_transform(X)
     assert certificate(model(), scaled)[0].void == ("standardisation was read off the data",)
     assert standardised(np.column_stack([X[:, 0], scaled[:, 1]]))
-    assert not standardised(scaled[:60])  # rows that others scaled
+    # rows that others scaled
+    assert not standardised(scaled[:60])
     assert not standardised(X)
-    assert not standardised(np.array([[-1.0], [1.0]] * 20))  # even halves are public designs
+    # even halves are public designs
+    assert not standardised(np.array([[-1.0], [1.0]] * 20))
     assert not standardised(scaled[:5])
     assert not standardised(np.full((20, 1), 1e300))
 

@@ -6,7 +6,8 @@ import pytest
 from coterie.errors import InputError
 from coterie.papers.dual_variable.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha, best_regulariser
 
-EARLY, LATE = AccuracyLoss(0.2, 25.0, 0.3), AccuracyLoss(20.0, 20.0, 0.3)  # the paper's curves
+# the paper's curves
+EARLY, LATE = AccuracyLoss(0.2, 25.0, 0.3), AccuracyLoss(20.0, 20.0, 0.3)
 
 
 def gain(alpha, utility, accuracy):
@@ -40,7 +41,8 @@ def test_best_alpha_is_stationary_or_at_an_end():
         if 1.001e-4 < alpha < 9.999:
             inside += 1
             assert privacy_slope == pytest.approx(accuracy_slope, rel=1e-4)
-        else:  # privacy wins all the way down, or accuracy all the way up
+        else:
+            # privacy wins all the way down, or accuracy all the way up
             assert (privacy_slope - accuracy_slope) * (1 if alpha > 1 else -1) >= 0
     assert 10 <= inside <= 39
 

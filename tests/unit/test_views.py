@@ -93,4 +93,5 @@ def test_general_constraint():
     plan = plan_of(GeneralADMM(mechanism=mechanism, regulariser=NONE, relaxation=0.5), sizes=(50,))
     _, central, _ = three_views(plan, DELTA)
     assert [p.theorem for p in central.published] == ["FP Theorem 7"]
-    assert central.published[0].epsilon < central.certified  # |A| < 1: the published one is too small
+    # |A| < 1: the published one is too small
+    assert central.published[0].epsilon < central.certified

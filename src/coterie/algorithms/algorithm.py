@@ -33,8 +33,10 @@ GrantT = TypeVar("GrantT", bound=Grant)
 class Heard(NamedTuple):
     """What those who worked in a round released; unused places hold zeros from party n_parties, which is nobody."""
 
-    who: jax.Array  # (most who work in a round,)
-    values: jax.Array  # (most who work in a round, d)
+    # (most who work in a round,)
+    who: jax.Array
+    # (most who work in a round, d)
+    values: jax.Array
 
 
 class Algorithm(Generic[GrantT]):
@@ -46,11 +48,16 @@ class Algorithm(Generic[GrantT]):
     channel: Channel
     citation: ClassVar[str]
     selection: Selection = EVERYBODY_WORKS
-    needs_graph: ClassVar[bool] = True  # False: parties need not have neighbours
-    bears_impairments: ClassVar[bool] = True  # lost messages and skipped rounds leave it well defined
-    idle_adds_noise: ClassVar[bool] = False  # on a walk, a holder that may not work any more still noises the token
-    first_rounds: ClassVar[tuple[str, ...]] = ()  # what is released before its own steps, in words, a round each
-    absent_stays: ClassVar[bool] = False  # in a sum, a party that does not work counts as it did before; else as zero
+    # False: parties need not have neighbours
+    needs_graph: ClassVar[bool] = True
+    # lost messages and skipped rounds leave it well defined
+    bears_impairments: ClassVar[bool] = True
+    # on a walk, a holder that may not work any more still noises the token
+    idle_adds_noise: ClassVar[bool] = False
+    # what is released before its own steps, in words, a round each
+    first_rounds: ClassVar[tuple[str, ...]] = ()
+    # in a sum, a party that does not work counts as it did before; else as zero
+    absent_stays: ClassVar[bool] = False
 
     def check(self, topology: Topology, problem: Problem) -> None:
         """Refuse settings that do not fit the graph or the problem."""

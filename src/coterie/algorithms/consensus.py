@@ -32,10 +32,14 @@ from coterie.serialise import serialisable
 
 
 class GraphState(NamedTuple):
-    f: jax.Array  # (n_parties, d) last broadcasts f_i(t)
-    heard: jax.Array  # (n_arcs, d) what party to[e] last heard from party source[e]
-    dual: jax.Array  # (n_parties, d) lambda_i(t)
-    average: jax.Array  # (n_parties, d) average of the broadcasts over rounds
+    # (n_parties, d) last broadcasts f_i(t)
+    f: jax.Array
+    # (n_arcs, d) what party to[e] last heard from party source[e]
+    heard: jax.Array
+    # (n_parties, d) lambda_i(t)
+    dual: jax.Array
+    # (n_parties, d) average of the broadcasts over rounds
+    average: jax.Array
 
 
 class GraphADMM(Algorithm[ArgminGrant]):
@@ -70,7 +74,8 @@ class GraphADMM(Algorithm[ArgminGrant]):
 
     def inbox(self, t, public, topology):
         """(2 lambda_i, m_i): the linear term and the mean midpoint."""
-        degrees = np.maximum(topology.degrees, 1)[:, None].astype(float)  # a lone party has no midpoints: any target
+        # a lone party has no midpoints: any target
+        degrees = np.maximum(topology.degrees, 1)[:, None].astype(float)
         return 2 * public.dual, (public.f + heard_sum(topology, public.heard) / degrees) / 2
 
     def local(self, grant: ArgminGrant, problem, records, private, inbox, noise):
@@ -79,7 +84,8 @@ class GraphADMM(Algorithm[ArgminGrant]):
 
     def combine(self, t, public, received, topology) -> Any:
         heard = topology.hear(public.heard, public.f, received)
-        dual = public.dual + self._dual_step(t) / 2 * gap(topology, heard)  # eq. (11)
+        # eq. (11)
+        dual = public.dual + self._dual_step(t) / 2 * gap(topology, heard)
         return GraphState(received, heard, dual, running_average(self.averaging, t, public.average, received))
 
     def models(self, public):

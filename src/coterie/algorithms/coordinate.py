@@ -29,12 +29,14 @@ from coterie.serialise import serialisable
 
 Coordinates = Cyclic | Shuffled | Sample
 IN_TURN = Cyclic()
-SHORTEST_ORDER = 1024  # rounds after which a random order may begin again
+# rounds after which a random order may begin again
+SHORTEST_ORDER = 1024
 
 
 class ModelState(NamedTuple):
     x: jax.Array
-    average: jax.Array  # over rounds, or x itself
+    # over rounds, or x itself
+    average: jax.Array
 
 
 def check_coordinates(coordinates: object) -> None:

@@ -39,12 +39,15 @@ from coterie.serialise import serialisable
 
 
 class CentreState(NamedTuple):
-    z_hat: jax.Array  # (d,)
-    average: jax.Array  # (d,) of z over rounds, or z itself
+    # (d,)
+    z_hat: jax.Array
+    # (d,) of z over rounds, or z itself
+    average: jax.Array
 
 
 class LocalState(NamedTuple):
-    u: jax.Array  # (n_parties, d): sums of releases, so everybody may know them
+    # (n_parties, d): sums of releases, so everybody may know them
+    u: jax.Array
     centre: CentreState
 
 
@@ -121,7 +124,8 @@ class WalkADMM(_NoisyStates):
 
     mechanism: LocalNoise
     regulariser: Regulariser
-    selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
+    # no default, unlike where everybody can work
+    selection: Walk = dataclasses.field()
     averaging: Averaging = "last"
     channel: ClassVar[Token] = Token()
 
@@ -137,8 +141,10 @@ class MemorylessWalk(FixedPointADMM[MoveGrant]):
 
     mechanism: WalkNoise
     regulariser: Regulariser
-    selection: Walk = dataclasses.field()  # no default, unlike where everybody can work
-    averaging: ClassVar[Averaging] = "last"  # an average that travels with the token would undo part of its noise
+    # no default, unlike where everybody can work
+    selection: Walk = dataclasses.field()
+    # an average that travels with the token would undo part of its noise
+    averaging: ClassVar[Averaging] = "last"
     channel: ClassVar[Token] = Token()
     idle_adds_noise: ClassVar[bool] = True
 

@@ -28,8 +28,10 @@ from coterie.serialise import serialisable
 
 
 class ConstraintState(NamedTuple):
-    u: jax.Array  # (rows of A,)
-    z: jax.Array  # (columns of B,)
+    # (rows of A,)
+    u: jax.Array
+    # (columns of B,)
+    z: jax.Array
     average: jax.Array
 
 

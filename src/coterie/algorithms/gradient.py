@@ -34,7 +34,8 @@ from coterie.serialise import serialisable
 class DescentState(NamedTuple):
     x: jax.Array
     ahead: jax.Array
-    average: jax.Array  # over rounds, or x itself
+    # over rounds, or x itself
+    average: jax.Array
 
 
 def as_momentum(value: Any) -> Schedule | None:

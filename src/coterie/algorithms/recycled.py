@@ -42,10 +42,14 @@ from coterie.serialise import serialisable
 
 
 class RecycledState(NamedTuple):
-    odd: jax.Array  # (n_parties, d) f_i(2k-1), the last broadcasts that saw data
-    f: jax.Array  # (n_parties, d) f_i(2k)
-    heard: jax.Array  # (n_arcs, d) f_j(2k) as heard
-    heard_odd: jax.Array  # (n_arcs, d) f_j(2k-1) as heard
+    # (n_parties, d) f_i(2k-1), the last broadcasts that saw data
+    odd: jax.Array
+    # (n_parties, d) f_i(2k)
+    f: jax.Array
+    # (n_arcs, d) f_j(2k) as heard
+    heard: jax.Array
+    # (n_arcs, d) f_j(2k-1) as heard
+    heard_odd: jax.Array
     dual: jax.Array
     average: jax.Array
 
@@ -72,15 +76,18 @@ class RecycledADMM(GraphADMM):
         return RecycledState(state.f, state.f, state.heard, state.heard, state.dual, state.average), private
 
     def combine(self, t, public, received, topology):
-        penalty = jnp.asarray(self.mechanism.penalty(t)).reshape(-1, 1)  # eta_i(2k-1)
+        # eta_i(2k-1)
+        penalty = jnp.asarray(self.mechanism.penalty(t)).reshape(-1, 1)
         degrees = jnp.asarray(topology.degrees[:, None], received.dtype)
         heard_odd = topology.hear(public.heard_odd, public.odd, received)
         differences = gap(topology, heard_odd)
-        dual = public.dual + self._dual_step(t) / 2 * differences  # eq. (15)
+        # eq. (15)
+        dual = public.dual + self._dual_step(t) / 2 * differences
         # twice the way from the points between neighbours that the odd step was held to
         from_midpoints = 2 * degrees * received - degrees * public.f - heard_sum(topology, public.heard)
         slope = (self._dual_step(t) + penalty) * differences - penalty * from_midpoints
-        even = received - slope / (2 * penalty * degrees + self.recycle_weight)  # eq. (19)
+        # eq. (19)
+        even = received - slope / (2 * penalty * degrees + self.recycle_weight)
         heard = topology.hear(public.heard, public.f, even)
         average = running_average(self.averaging, t, public.average, received)
         return RecycledState(received, even, heard, heard_odd, dual, average)

@@ -31,8 +31,10 @@ from coterie.serialise import serialisable
 
 class StandardisedState(NamedTuple):
     descent: DescentState
-    sums: jax.Array  # A, as it was released
-    centre: jax.Array  # (n_columns,)
+    # A, as it was released
+    sums: jax.Array
+    # (n_columns,)
+    centre: jax.Array
     scale: jax.Array
 
 

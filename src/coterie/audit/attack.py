@@ -32,12 +32,18 @@ from coterie.privacy.events import Unprotected
 from coterie.problems.losses import Loss
 from coterie.transcript import Transcript
 
-FEWEST_ROUNDS = 2  # one gradient has too few numbers for the direction, the length and the label
-_NORMS, _LABELS = 64, 65  # grid from which the least-squares fits start
-_STEPS = 60  # of one fit: a dozen without noise; with noise the best fit may lie at infinity
-_TINY = 1e-15  # relative: fits go on to rounding
-_UNEXPLAINED = 1e-6  # without noise the right records leave a relative residual near rounding
-_RANK = 1e-9  # singular values below this share of the largest are zero
+# one gradient has too few numbers for the direction, the length and the label
+FEWEST_ROUNDS = 2
+# grid from which the least-squares fits start
+_NORMS, _LABELS = 64, 65
+# of one fit: a dozen without noise; with noise the best fit may lie at infinity
+_STEPS = 60
+# relative: fits go on to rounding
+_TINY = 1e-15
+# without noise the right records leave a relative residual near rounding
+_UNEXPLAINED = 1e-6
+# singular values below this share of the largest are zero
+_RANK = 1e-9
 
 
 class NotIdentifiableError(InputError):
@@ -50,9 +56,11 @@ class Recovered:
 
     x: np.ndarray
     y: float
-    residual: float  # length of the unexplained part of the gradients over the length of the gradients
+    # length of the unexplained part of the gradients over the length of the gradients
+    residual: float
     two_labels: bool
-    has_mirror: bool  # the mirror image explains the broadcasts just as well
+    # the mirror image explains the broadcasts just as well
+    has_mirror: bool
 
     @property
     def mirror(self) -> tuple[np.ndarray, float]:
@@ -199,7 +207,8 @@ def _fit(
     fits = []
     for x, y in _starts(loss, weights, f, gradients, trust, label_grid, facts.row_norm):
         z = x if two_labels else np.append(x, y)
-        jacobian: Any = derivative  # its stub knows names only
+        # its stub knows names only
+        jacobian: Any = derivative
         found = least_squares(
             misfit, z, jacobian, method="lm", xtol=_TINY, ftol=_TINY, gtol=_TINY, max_nfev=_STEPS, args=(y,)
         )
@@ -229,8 +238,10 @@ def _starts(
 ) -> Iterator[tuple[np.ndarray, float]]:
     """Points to fit from: two estimates of the direction, and for each the best norm with every (two) or any label."""
     weighted = trust[:, None] * gradients
-    mean = trust @ weighted  # best with noise when slopes keep their sign
-    axis = np.linalg.svd(weighted, full_matrices=False)[2][0]  # whatever the signs
+    # best with noise when slopes keep their sign
+    mean = trust @ weighted
+    # whatever the signs
+    axis = np.linalg.svd(weighted, full_matrices=False)[2][0]
     two_labels = len(weights) > 1
     for direction in (mean / max(float(np.linalg.norm(mean)), np.finfo(float).tiny), axis):
         lengths, scores = weighted @ direction, f @ direction

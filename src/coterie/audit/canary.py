@@ -24,9 +24,12 @@ from coterie.network.selection import All
 from coterie.plan import Plan
 
 N_CANARIES = 200
-GUESSED = 0.5  # share of the canaries whose scores are most outspoken
-DELTA = 1e-7  # the bound pays for delta once per canary
-EPSILON = 6.0  # noise for which so few canaries tell something
+# share of the canaries whose scores are most outspoken
+GUESSED = 0.5
+# the bound pays for delta once per canary
+DELTA = 1e-7
+# noise for which so few canaries tell something
+EPSILON = 6.0
 
 
 def epsilon_lower_bound(n_canaries: int, n_guesses: int, n_right: int, *, delta: float, false_alarm: float) -> float:
@@ -41,7 +44,8 @@ def epsilon_lower_bound(n_canaries: int, n_guesses: int, n_right: int, *, delta:
 def _chance(n_canaries: int, n_guesses: int, n_right: int, epsilon: float, delta: float) -> float:
     """Upper bound on the chance of so many right guesses in a private run."""
     q = 1 / (1 + np.exp(-epsilon))
-    below = binom.pmf(np.arange(n_right - 1, -1, -1), n_guesses, q)  # P[v - 1], P[v - 2], ...
+    # P[v - 1], P[v - 2], ...
+    below = binom.pmf(np.arange(n_right - 1, -1, -1), n_guesses, q)
     steepest = np.max(np.cumsum(below) / np.arange(1, n_right + 1), initial=0.0)
     return float(binom.sf(n_right - 1, n_guesses, q) + 2 * n_canaries * delta * steepest)
 

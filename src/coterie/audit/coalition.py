@@ -24,7 +24,8 @@ from coterie.privacy.pairs import PairStreams
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import Records
 
-_ASTRAY = 1e-6  # of the largest deviation of a message
+# of the largest deviation of a message
+_ASTRAY = 1e-6
 
 
 class _Prepared:

@@ -23,11 +23,14 @@ from coterie.problems.losses import Loss
 from coterie.problems.problem import Records
 
 Pair = tuple[Records, Records]
-LARGEST_ERROR = 1e-6  # relative, of every integral, unless the caller allows more
+# relative, of every integral, unless the caller allows more
+LARGEST_ERROR = 1e-6
 _DENSITIES: tuple[Law, ...] = ("gaussian", "gamma-sphere")
-_TAIL = 32.0  # what lies beyond the grid is smaller than exp(-_TAIL)
+# what lies beyond the grid is smaller than exp(-_TAIL)
+_TAIL = 32.0
 _POINTS_PER_AXIS = {2: 769, 3: 97}
-_BLOCK = 2**14  # losses see arrays of this one length, so that JAX compiles each operation once
+# losses see arrays of this one length, so that JAX compiles each operation once
+_BLOCK = 2**14
 
 
 class QuadratureError(CoterieError, ArithmeticError):
@@ -134,7 +137,8 @@ def _log_noise(step: Step, noise: np.ndarray) -> np.ndarray:
     if step.law == "gaussian":
         log_unit = -(size**2) / 2 - d / 2 * math.log(2 * math.pi)
     else:
-        log_area = math.log(2) + d / 2 * math.log(math.pi) - gammaln(d / 2)  # of the unit sphere
+        # of the unit sphere
+        log_area = math.log(2) + d / 2 * math.log(math.pi) - gammaln(d / 2)
         log_unit = -size - gammaln(d) - log_area
     return log_unit - d * math.log(step.noise_scale)
 
@@ -202,7 +206,8 @@ def _cells(step: Step, data_sets: Pair, low: float, high: float, powers: np.ndar
             noise, log_det, slopes = _noise_at(step, records, points)
             rough |= np.abs(np.diff(slopes[::2], axis=0)).max(axis=(1, 2)) > 0.1 * step.loss.lipschitz
             rough |= np.abs(log_det[1::2] - (log_det[2::2] + log_det[:-1:2]) / 2) > 1e-5
-            if step.law == "gamma-sphere":  # its density has a cusp at zero
+            # its density has a cusp at zero
+            if step.law == "gamma-sphere":
                 rough |= np.diff(np.sign(noise[::2, 0])) != 0
             if len(powers):
                 rough |= np.abs(np.diff(noise[::2, 0])) > 0.5 * step.noise_scale

@@ -9,7 +9,8 @@ from typing import Any, Literal
 # "no claim": nothing finite is stated; "not applicable": the check has no way to look at this mechanism
 Verdict = Literal["pass", "fail", "refused", "no claim", "not applicable", "not run"]
 BAD: tuple[Verdict, ...] = ("fail", "refused")
-_ROUNDING = 1e-6  # relative: exact losses are computed in double precision by other formulas than the stated ones
+# relative: exact losses are computed in double precision by other formulas than the stated ones
+_ROUNDING = 1e-6
 _COLUMNS = (
     "algorithm",
     "mechanism",

@@ -20,13 +20,19 @@ from coterie.audit.finding import Measured
 from coterie.audit.instances import DELTA
 from coterie.audit.recording import Workbench
 
-TRAINING = 0.3  # share of the runs
-_CANDIDATES = 200  # thresholds that are looked at in training
-_RIDGE = 1e-3  # of the logistic score, per run
+# share of the runs
+TRAINING = 0.3
+# thresholds that are looked at in training
+_CANDIDATES = 200
+# of the logistic score, per run
+_RIDGE = 1e-3
 _NEWTON_STEPS = 25
-_BOUNDS = 4  # two directions, two rates each: they share the chance of a false alarm
-_SILENT = 1e-9  # deviations below this share of the largest release are treated as this large
-_FAR = 40.0  # deviations: beyond this nothing is left to learn
+# two directions, two rates each: they share the chance of a false alarm
+_BOUNDS = 4
+# deviations below this share of the largest release are treated as this large
+_SILENT = 1e-9
+# deviations: beyond this nothing is left to learn
+_FAR = 40.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Score:
     medians, which is best against noise with exponential tails. Larger speaks for the first data set."""
 
     centre: np.ndarray
-    whitening: np.ndarray  # undoes, in the order of time, what a release owes to those before it
+    # undoes, in the order of time, what a release owes to those before it
+    whitening: np.ndarray
     low: np.ndarray
     high: np.ndarray
     weights: np.ndarray

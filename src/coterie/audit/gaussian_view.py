@@ -18,8 +18,10 @@ from coterie.audit.recording import Affine, Workbench, with_probes
 from coterie.plan import Plan
 
 ORDERS = np.array([1.01, 1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0, 64.0, 128.0])
-_RANK = 1e-13  # variances below this share of the largest are zero
-_THRESHOLDS = np.linspace(-12, 12, 4801)  # in deviations
+# variances below this share of the largest are zero
+_RANK = 1e-13
+# in deviations
+_THRESHOLDS = np.linspace(-12, 12, 4801)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,8 @@ class GaussianPair:
     """Two Gaussian vectors: what is seen on a data set and on its neighbour."""
 
     means: tuple[np.ndarray, np.ndarray]
-    factors: tuple[np.ndarray, np.ndarray]  # (n_seen, n_noises): seen = mean + factor @ unit noise
+    # (n_seen, n_noises): seen = mean + factor @ unit noise
+    factors: tuple[np.ndarray, np.ndarray]
 
     @classmethod
     def of(cls, one: Affine, two: Affine) -> "GaussianPair":

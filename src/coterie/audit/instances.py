@@ -34,11 +34,13 @@ from coterie.problems.losses import HuberisedHinge, Logistic, Loss, Squared
 from coterie.problems.problem import Problem
 from coterie.problems.regularisers import L2, Regulariser
 
-DELTA = 0.01  # a stated loss holds at every delta, and at a large one thousands of runs can come close to it
+# a stated loss holds at every delta, and at a large one thousands of runs can come close to it
+DELTA = 0.01
 N_PARTIES = 3
 RECORDS_PER_PARTY = 2
 REGULARISER = L2(0.03)
-SOME_ROUNDS = 4  # where not everybody works in every round
+# where not everybody works in every round
+SOME_ROUNDS = 4
 HINGE = HuberisedHinge(width=0.5)
 GRAPH = "complete"
 ADJACENCIES: tuple[Adjacency, ...] = typing.get_args(Adjacency)
@@ -76,10 +78,13 @@ class Setting:
     n_features: int = 1
     row_norm: float = 1.0
     records_per_party: int = RECORDS_PER_PARTY
-    first_party: int | None = None  # its number of records, where that is another
-    label_bound: float | None = None  # for losses of numbers, in place of labels
+    # its number of records, where that is another
+    first_party: int | None = None
+    # for losses of numbers, in place of labels
+    label_bound: float | None = None
     rounds: int
-    epsilon: float  # that noise is calibrated to, where the mechanism allows it
+    # that noise is calibrated to, where the mechanism allows it
+    epsilon: float
 
     def facts(self, n_parties: int) -> Facts:
         return Facts(
@@ -111,7 +116,8 @@ class Instance:
     light: Setting = LIGHT
     heavy: Setting = HEAVY
     calibrated: bool = True
-    paths: Paths = USUAL  # of the engine
+    # of the engine
+    paths: Paths = USUAL
 
     @property
     def labels(self) -> dict[str, str]:
@@ -140,7 +146,8 @@ class Instance:
             return plan
         try:
             return plan.calibrate(setting.epsilon, DELTA)
-        except InputError:  # no noise to change, or none that would do
+        except InputError:
+            # no noise to change, or none that would do
             return plan
 
     def unchecked_plan(self, setting: Setting) -> Plan:
@@ -169,7 +176,8 @@ class Instance:
         changed[: 1 if self.unit == "record" else None] = 0.0
         if self.adjacency == "zero-out":
             first = Shard(X, ones, changed)
-        elif self.algorithm.first_rounds:  # which may not look at labels; the opposite row is the other label's
+        elif self.algorithm.first_rounds:
+            # which may not look at labels; the opposite row is the other label's
             first = Shard(np.where(changed[:, None] > 0, X, -X), ones, ones)
         else:
             first = Shard(X, changed, ones)
@@ -265,7 +273,8 @@ def _mechanisms(cls: type[Mechanism]) -> Iterator[Mechanism]:
             raise NoInstanceError(f"{cls.__name__} needs {name!r}, and the audit knows no value for it")
     for law, *values in itertools.product(laws or [None], *known.values()):
         noise = {} if law is None else {law: NOISE_VALUES[law]}
-        with contextlib.suppress(PrivacyPreconditionError):  # a combination that is not offered
+        # a combination that is not offered
+        with contextlib.suppress(PrivacyPreconditionError):
             yield cls(**dict(zip(known, values, strict=True)), **noise)
 
 

@@ -19,8 +19,10 @@ from coterie.plan import Plan
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.noise import Law, NoiseSource, SystemEntropy, law_for
 
-SOURCE_DIMENSION = 3  # in one dimension a norm drawn from the wrong law can pass
-_DRAWS = 12_000  # enough to see a factor of 0.9 at the smallest false-alarm rates in use
+# in one dimension a norm drawn from the wrong law can pass
+SOURCE_DIMENSION = 3
+# enough to see a factor of 0.9 at the smallest false-alarm rates in use
+_DRAWS = 12_000
 
 
 def check(bench: Workbench) -> Measured:
@@ -154,4 +156,5 @@ def declared_sizes(plan: Plan) -> np.ndarray | None:
         return np.where(inside > 0, inside, scales.output_scale)
     if "noise_std" not in scales._fields:
         return None
-    return scales.noise_std[:, : plan.release_width]  # parties are all alike
+    # parties are all alike
+    return scales.noise_std[:, : plan.release_width]

@@ -26,15 +26,18 @@ from coterie.problems.problem import Records
 
 ORDERS = np.array([1.25, 1.5, 2.0, 3.0, 4.0])
 SAMPLED_ORDERS = np.array([2.0, 3.0, 4.0, 8.0])
-_OUTPUTS = {1: (-2.0, -1.0, 0.0, 1.0, 2.0), 2: (0.0,)}  # where the output falls, in units of the noise
-_ERROR = {1: 1e-6, 2: 1e-4}  # relative, of integrals
+# where the output falls, in units of the noise
+_OUTPUTS = {1: (-2.0, -1.0, 0.0, 1.0, 2.0), 2: (0.0,)}
+# relative, of integrals
+_ERROR = {1: 1e-6, 2: 1e-4}
 
 
 def check(bench: Workbench) -> Measured:
     """In each dimension; what is reported is the one that comes closest to what is stated."""
     found = []
     for n_features in (1, 2) if bench.thorough else (1,):
-        changes = {} if n_features == 1 else {"loss": Logistic()}  # a plane grid needs a smooth density
+        # a plane grid needs a smooth density
+        changes = {} if n_features == 1 else {"loss": Logistic()}
         step = bench.heavy(n_features, **changes)
         if step is None:
             continue
@@ -46,7 +49,8 @@ def check(bench: Workbench) -> Measured:
         if not math.isfinite(stated):
             return Measured(stated=stated)
         if n_features > 1 and not _in_objective(plan):
-            continue  # noise on a value does not know how many coefficients it has
+            # noise on a value does not know how many coefficients it has
+            continue
         losses, hold = zip(*_steps(bench, plan, setting), strict=True)
         detail = "" if all(hold) else f"the stated curve is exceeded in {n_features} dimension(s)"
         found.append(Measured(stated=stated, lower=max(losses), sound=all(hold), detail=detail))

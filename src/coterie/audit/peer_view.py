@@ -30,18 +30,23 @@ from coterie.privacy.accountants import gaussian_delta
 from coterie.privacy.events import PEER
 from coterie.privacy.noise import Law, Purpose
 
-N_PARTIES = 20  # enough for hiding among the others to be worth something
+# enough for hiding among the others to be worth something
+N_PARTIES = 20
 N_ROUNDS = 6
-_PROTECTED, _PEER, _ANOTHER = 0, 1, 2  # the others are alike, and one stands for all of them
-_N_TRIED = 2  # runs with random noise, to see whether the view is affine
+# the others are alike, and one stands for all of them
+_PROTECTED, _PEER, _ANOTHER = 0, 1, 2
+# runs with random noise, to see whether the view is affine
+_N_TRIED = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class _Along:
     """A noise source for walks along given paths: every repeat has its path and one unit of noise a round."""
 
-    paths: np.ndarray  # (repeat, round)
-    noise: np.ndarray  # (repeat, round)
+    # (repeat, round)
+    paths: np.ndarray
+    # (repeat, round)
+    noise: np.ndarray
     n_parties: int
     reproducible = True
 

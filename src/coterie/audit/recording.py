@@ -20,7 +20,8 @@ from coterie.plan import Plan
 from coterie.privacy.noise import Law, NoiseSource, Purpose, Seeded
 
 PURPOSES: tuple[Purpose, ...] = ("release", "output")
-_AFFINE = 1e-6  # of a release's own deviation
+# of a release's own deviation
+_AFFINE = 1e-6
 
 
 class Prepared:
@@ -58,9 +59,12 @@ def unit_draws(rng: np.random.Generator, law: Law | None, shape: tuple[int, ...]
 class Affine:
     """Releases = mean + response @ unit noise."""
 
-    mean: np.ndarray  # (n_releases,)
-    response: np.ndarray  # (n_releases, n_noises)
-    error: float  # largest distance of recorded runs from it, over their deviation
+    # (n_releases,)
+    mean: np.ndarray
+    # (n_releases, n_noises)
+    response: np.ndarray
+    # largest distance of recorded runs from it, over their deviation
+    error: float
 
     @classmethod
     def of(cls, noise: np.ndarray, seen: np.ndarray) -> "Affine":
@@ -80,9 +84,12 @@ class Affine:
 class Recording:
     """Noise, and what was released with it, as flat rows in the order of time."""
 
-    noise: np.ndarray  # (n_runs, n_noises): unit draws
-    releases: tuple[np.ndarray, np.ndarray]  # (n_runs, n_releases) on the data set and on its neighbour
-    shape: tuple[int, ...]  # of one run's releases: round, party, coefficient
+    # (n_runs, n_noises): unit draws
+    noise: np.ndarray
+    # (n_runs, n_releases) on the data set and on its neighbour
+    releases: tuple[np.ndarray, np.ndarray]
+    # of one run's releases: round, party, coefficient
+    shape: tuple[int, ...]
 
     @property
     def n_probes(self) -> int:
@@ -137,8 +144,10 @@ class Workbench:
     n_runs: int = 20_000
     seed: int = 0
     thorough: bool = True
-    false_alarm: float = 1e-3  # of each statistical check
-    noise: NoiseSource | None = None  # the source whose law is examined; seeded unless one is given
+    # of each statistical check
+    false_alarm: float = 1e-3
+    # the source whose law is examined; seeded unless one is given
+    noise: NoiseSource | None = None
 
     @property
     def source(self) -> NoiseSource:

@@ -36,22 +36,32 @@ from coterie.privacy.noise import Seeded
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import Records
 
-LARGEST_MARGIN = 30.0  # public inputs up to this size over the row norm: slopes saturate, rounding stays harmless
-BATCH_ELEMENTS = 2**22  # records x features tried at once: bounds memory
-_ROUNDING = 1e-9  # relative
-_SHARES = ("replay_error", "determinants")  # of what is allowed
+# public inputs up to this size over the row norm: slopes saturate, rounding stays harmless
+LARGEST_MARGIN = 30.0
+# records x features tried at once: bounds memory
+BATCH_ELEMENTS = 2**22
+# relative
+_ROUNDING = 1e-9
+# of what is allowed
+_SHARES = ("replay_error", "determinants")
 _COMPILED: dict[str, Any] = {}
 
 
 class Neighbours(NamedTuple):
     """Cases, one per row of every array: two data sets that differ in row `place`, public inputs, unit noise."""
 
-    X: np.ndarray  # (n_cases, 2, n_records, n_features); axis 1: the data set and its neighbour
-    y: np.ndarray  # (n_cases, 2, n_records)
-    weight: np.ndarray  # (n_cases, 2, n_records) sample weights
-    place: np.ndarray  # (n_cases,)
-    inbox: Any  # the party's slice of the algorithm's inbox
-    release_noise: np.ndarray  # (n_cases, n_coefficients)
+    # (n_cases, 2, n_records, n_features); axis 1: the data set and its neighbour
+    X: np.ndarray
+    # (n_cases, 2, n_records)
+    y: np.ndarray
+    # (n_cases, 2, n_records) sample weights
+    weight: np.ndarray
+    # (n_cases,)
+    place: np.ndarray
+    # the party's slice of the algorithm's inbox
+    inbox: Any
+    # (n_cases, n_coefficients)
+    release_noise: np.ndarray
     output_noise: np.ndarray
 
 
@@ -62,9 +72,12 @@ class Report:
     declared: float
     measured: float
     n_tried: int
-    n_aborted: int  # cases in which a step gave no finite release: a neighbour could see that
-    replay_error: float  # of releases replayed with the neighbour's noise, over what the solver's tolerance allows
-    determinants: float  # with Gaussian noise in the objective: worst change of log det H over the declared r ln(1 + k)
+    # cases in which a step gave no finite release: a neighbour could see that
+    n_aborted: int
+    # of releases replayed with the neighbour's noise, over what the solver's tolerance allows
+    replay_error: float
+    # with Gaussian noise in the objective: worst change of log det H over the declared r ln(1 + k)
+    determinants: float
 
     @property
     def ratio(self) -> float:
@@ -81,12 +94,14 @@ def declared_sensitivity(grant: Grant) -> float:
     scales, event = grant.scales, grant.event
     if isinstance(grant, ArgminGrant):
         scale = scales.noise_scale or scales.output_scale
-    elif hasattr(scales, "noise_std"):  # noise on a move or a sum
+    elif hasattr(scales, "noise_std"):
+        # noise on a move or a sum
         scale = scales.noise_std
     else:
         raise InputError(f"grant: got a {type(grant).__name__}; what it declares is not known here")
     if isinstance(event, Both):
-        event = event.events[0]  # the others price the solver's error
+        # the others price the solver's error
+        event = event.events[0]
     if isinstance(event, (Gaussian, GaussianObjective, PoissonGaussian)):
         return event.ratio * scale
     return event.epsilon * scale if isinstance(event, Pure) else math.inf
@@ -148,7 +163,8 @@ class Replay:
         shape = (n, 2, self.n_records)
         X, y, weight = self._records(rng, shape)
         place, rows = rng.integers(self.n_records, size=n), np.arange(n)
-        for column in (X, y, weight) if self.plan.unit == "record" else ():  # else all records differ
+        # else all records differ
+        for column in (X, y, weight) if self.plan.unit == "record" else ():
             kept = column[rows, 1, place].copy()
             column[:, 1] = column[:, 0]
             column[rows, 1, place] = kept
@@ -194,7 +210,8 @@ class Replay:
     def _records(self, rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         facts = self.plan.facts
 
-        def share(*extra: int) -> np.ndarray:  # of a bound
+        # of a bound
+        def share(*extra: int) -> np.ndarray:
             return np.where(rng.random((*shape, *extra)) < 0.5, 1.0, rng.random((*shape, *extra)))
 
         direction = rng.normal(size=(*shape, facts.n_features))
@@ -223,7 +240,8 @@ class Replay:
         columns: list[list[np.ndarray]] = [[], [], [], []]
         with jax.enable_x64(True):
             for start in range(0, n, batch):
-                places = np.minimum(np.arange(start, start + batch), n - 1)  # one shape for all: compiled once
+                # one shape for all: compiled once
+                places = np.minimum(np.arange(start, start + batch), n - 1)
                 changes = self._changes(jax.tree.map(lambda a, places=places: a[places], cases))
                 for column, values in zip(columns, changes, strict=True):
                     column.append(values[: n - start])
@@ -311,7 +329,8 @@ def _compiled(function: Callable[..., Any], *args: Any) -> Any:
 # What is released is public and the same for both, so both parties hear the same messages, whatever these are; only
 # their states may differ. In every round, what the two contribute may differ by what the grant declares and no more.
 
-N_ROUNDS = 6  # differences between states settle within a few rounds, or grow without end
+# differences between states settle within a few rounds, or grow without end
+N_ROUNDS = 6
 
 
 def keeps_state(plan: Plan) -> bool:
@@ -363,7 +382,8 @@ def check(bench: Workbench) -> Measured:
     kind = StateReplay if keeps_state(plan) else Replay
     reports = [
         search(kind(plan, 0, t), n_random=n_random, n_generations=n_generations, seed=bench.seed)
-        for t in range(len(plan.algorithm.first_rounds) + 1)  # a round of each kind
+        # a round of each kind
+        for t in range(len(plan.algorithm.first_rounds) + 1)
     ]
     report = max(reports, key=lambda one: (not one.passed, one.ratio))
     problems = []

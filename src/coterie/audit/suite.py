@@ -34,7 +34,8 @@ from coterie.plan import Plan
 from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.noise import NoiseSource
 
-FALSE_ALARM = 1e-3  # chance that anything correct fails in one call, over all statistical checks together
+# chance that anything correct fails in one call, over all statistical checks together
+FALSE_ALARM = 1e-3
 QUICK_RUNS, RUNS = 8_000, 20_000
 
 CHECKS: dict[str, Callable[[Workbench], Measured]] = {
@@ -65,7 +66,8 @@ class Settings:
     thorough: bool
     seed: int
     false_alarm: float
-    deadline: float | None = None  # seconds since the epoch
+    # seconds since the epoch
+    deadline: float | None = None
 
     @property
     def late(self) -> bool:
@@ -94,7 +96,8 @@ def check(
             raise InputError(f"checks: unknown {name!r}; {', '.join(CHECKS)} are known")
     name = type(algorithm).__name__
     found = instances_of(name, algorithm, adjacency=adjacency, unit=unit, **settings)
-    if not found:  # show the reason, which making the plan gives
+    # show the reason, which making the plan gives
+    if not found:
         found = [Instance(name=name, algorithm=algorithm, adjacency=adjacency or "replace-one", unit=unit or "record")]
     options = Settings(
         checks=wanted,
@@ -164,7 +167,8 @@ def _spread(found: list[Instance | tuple[str, str]], options: Settings, workers:
             yield examine(instance, k, options)
         return
     with tempfile.TemporaryDirectory() as directory:
-        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        # JAX does not survive a fork
+        context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, context, initializer=_share_compiled, initargs=(directory,)) as pool:
             try:
                 yield from pool.map(examine, found, range(len(found)), [options] * len(found))

@@ -28,7 +28,8 @@ from coterie.serialise import read_json
 
 FORMAT = "coterie-certificate-1"
 _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,80}")
-SAME_NUMBER = 1e-9  # relative; other machines round the last digits differently
+# relative; other machines round the last digits differently
+SAME_NUMBER = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,7 +328,8 @@ def _short(value: Any) -> str:
 
 _NUMERICS = ("numpy", "scipy", "jax")
 ALWAYS = ("coterie", "package_digest", "python", *_NUMERICS)
-EXTRAS = ("numba",)  # whose code may have computed releases
+# whose code may have computed releases
+EXTRAS = ("numba",)
 
 
 @functools.cache
@@ -357,7 +359,8 @@ def software() -> dict[str, str]:
 # --- as a page for people ---------------------------------------------------------------------------------------------
 
 
-MOST_PARTIES = 50  # rows of a table that somebody would still read
+# rows of a table that somebody would still read
+MOST_PARTIES = 50
 
 
 def as_markdown(document: dict[str, Any]) -> str:

@@ -185,7 +185,8 @@ def _verdict(plan: Plan, declared: Declared, epsilon: float) -> Iterator[str]:
 def _views(plan: Plan, declared: Declared) -> Iterator[dict[str, Any]]:
     observers, delta = plan.algorithm.channel.observers, declared.delta
     if declared.engine == "sites":
-        observers = observers[:1]  # the coordinator sees every message, so a view of one party alone is nobody's
+        # the coordinator sees every message, so a view of one party alone is nobody's
+        observers = observers[:1]
     for observer in observers:
         by_party = plan.party_epsilons(delta, observer=observer.name)
         whole = plan.epsilon(delta, observer=observer.name) if plan.people_span_parties else max(by_party)
@@ -272,7 +273,8 @@ def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:
     for name in ("gaussian", "mixed", "rdp", "pure"):
         try:
             bounds[name] = plan.epsilon(delta, accountant=name)
-        except InputError:  # this accountant does not know the plan's events
+        except InputError:
+            # this accountant does not know the plan's events
             continue
     used = min(bounds, key=lambda name: bounds[name])
     how = _ACCOUNTANTS[used]

@@ -51,7 +51,8 @@ def audit(
     else:
         from rich.console import Console
 
-        wide = max(Console().width, 150)  # rows that wrap cannot be read
+        # rows that wrap cannot be read
+        wide = max(Console().width, 150)
         Console(markup=False, highlight=False, width=wide).print(table(findings))
         n_unseen = sum(finding.verdict == "not run" for finding in findings)
         unseen = f", {n_unseen} not run" if n_unseen else ""

@@ -18,7 +18,8 @@ EXAMPLES = (
     "Examples: coterie coordinate study --sites sites; coterie coordinate study --sites sites --out result --json; "
     "coterie coordinate study --engine nvflare --kit kits/coordinator"
 )
-ROUNDS = "rounds"  # where the coordinator keeps what was released, beside the proposal
+# where the coordinator keeps what was released, beside the proposal
+ROUNDS = "rounds"
 
 
 def coordinate(

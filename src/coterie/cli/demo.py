@@ -35,16 +35,21 @@ ADJACENCY = "replace-one"
 TOPOLOGY = "ring"
 BLUE, ORANGE, GREY = "#0b6e99", "#d9822b", "#7a7a7a"
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
-WEAK = 1e-6  # l2 of the lines without privacy, for each record
+# l2 of the lines without privacy, for each record
+WEAK = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoResult:
     transcript: Transcript
-    test_error_by_round: np.ndarray  # with privacy
-    exact_error_by_round: np.ndarray  # the same algorithm without noise
-    nonprivate_error: float  # of the pooled optimum, hardly regularised
-    alone_error: float  # of a party's own, the mean over parties
+    # with privacy
+    test_error_by_round: np.ndarray
+    # the same algorithm without noise
+    exact_error_by_round: np.ndarray
+    # of the pooled optimum, hardly regularised
+    nonprivate_error: float
+    # of a party's own, the mean over parties
+    alone_error: float
     majority_error: float
     feature_names: tuple[str, ...]
     n_test: int
@@ -86,7 +91,8 @@ class DemoResult:
     def epsilon_by_round(self) -> np.ndarray:
         """What the worst party's records have paid after each round."""
         (event, _), *more = self.transcript.plan.ledger(0)
-        assert not more  # one price for all rounds and parties
+        # one price for all rounds and parties
+        assert not more
         return np.array([composed_epsilon([(event, t)], DELTA) for t in range(1, self.transcript.plan.n_rounds + 1)])
 
     def write(self, directory: Path, draw: Callable[["DemoResult", Path], None] | None) -> Path:

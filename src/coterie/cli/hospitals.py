@@ -50,10 +50,13 @@ MANY_ROUNDS = 10
 @dataclasses.dataclass(frozen=True)
 class SitesDemo:
     outcome: Outcome
-    nonprivate_error: float | None  # of the optimum without noise; None where scikit-learn is not there
-    alone_error: float | None  # of a hospital's own optimum without noise, the mean over hospitals
+    # of the optimum without noise; None where scikit-learn is not there
+    nonprivate_error: float | None
+    # of a hospital's own optimum without noise, the mean over hospitals
+    alone_error: float | None
     majority_error: float
-    ledgers: tuple[tuple[str, int, float], ...]  # party, rounds it has released, epsilon it has charged
+    # party, rounds it has released, epsilon it has charged
+    ledgers: tuple[tuple[str, int, float], ...]
 
     @property
     def test_error(self) -> float:
@@ -120,11 +123,13 @@ def run_sites_demo(engine: str, *, seed: int | None = None, progress: Progress |
         for name, place in running.places.items():
             with Ledger.open(Store(place).ledger_file) as book:
                 booked = book.reservation(run)
-                if booked is not None:  # a demo that is stopped at once has charged nothing
+                # a demo that is stopped at once has charged nothing
+                if booked is not None:
                     ledgers.append((name, len(booked.committed), booked.price.epsilon))
 
     with stoppable(signal.SIGINT, signal.SIGTERM) as stop:
-        stop.patience = 0  # until there is something to keep
+        # until there is something to keep
+        stop.patience = 0
         outcome = execute_at_sites(prepared, (), progress=progress, at_end=look)
     transcript = outcome.transcript
     if not transcript.complete:

@@ -247,6 +247,7 @@ def main() -> None:
 
 def _end(sentence: str, code: int) -> NoReturn:
     _LOGGER.debug("this error arose here:", exc_info=True)
-    with contextlib.suppress(OSError):  # of a standard error that is gone
+    # of a standard error that is gone
+    with contextlib.suppress(OSError):
         typer.echo(f"coterie: {sentence}", err=True)
     sys.exit(code)

@@ -10,7 +10,8 @@ class _MayBeGone:
     """Standard error, whose terminal or pipe may be gone: a bar that nobody sees must not cost a run its result."""
 
     def __init__(self) -> None:
-        self._file = sys.stderr  # as it is now: while a bar is drawn, something else is in its place
+        # as it is now: while a bar is drawn, something else is in its place
+        self._file = sys.stderr
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):

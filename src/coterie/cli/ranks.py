@@ -35,7 +35,8 @@ def run_ranks(n_ranks: int, arguments: Sequence[str]) -> int:
     before = {number: signal.signal(number, stop) for number in heard}
     try:
         job = subprocess.Popen(command, start_new_session=True)
-        if asked:  # before there was anybody to tell
+        # before there was anybody to tell
+        if asked:
             job.send_signal(signal.SIGUSR1)
         code = job.wait()
     finally:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from coterie.papers.runner import Reproduced
 
 EXAMPLES = "Examples: coterie reproduce --list; coterie reproduce pp-2; coterie reproduce --all --quick"
-_ESTIMATE_OVER = 3600.0  # seconds of the past that the time left is estimated from: parts take up to minutes
+# seconds of the past that the time left is estimated from: parts take up to minutes
+_ESTIMATE_OVER = 3600.0
 
 
 def _names(incomplete: str) -> list[str]:

@@ -67,7 +67,8 @@ def run(
 
     # the last one is what mpiexec and batch systems hand on to the ranks; Ctrl-C at mpiexec kills them
     with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) as stop:
-        stop.patience = 0  # until something is charged
+        # until something is charged
+        stop.patience = 0
         try:
             _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
         except KeyboardInterrupt:
@@ -85,7 +86,8 @@ def _at_ranks(ranks: int, spec: Path, out: Path | None, engine: str | None, flag
         raise InputError(f"--ranks: got {ranks}; an integer >= 1 is needed")
     if engine not in (None, "mpi"):
         raise InputError(f"--ranks: got {ranks} with --engine {engine}; only the engine mpi has ranks")
-    read_spec(spec, engine="mpi")  # what is wrong with it is said once, here
+    # what is wrong with it is said once, here
+    read_spec(spec, engine="mpi")
     to = [] if out is None else ["--out", str(out)]
     return run_ranks(ranks, [str(spec), "--engine", "mpi", *to, *flags])
 
@@ -120,7 +122,8 @@ def _run(
         from coterie.cli.spec.cluster import charge_once, ended_together, execute_on_cluster, is_first
 
         settle, carry_out, together, first = charge_once, execute_on_cluster, ended_together(), is_first()
-        json_line = json_line or not first  # nobody but the first process speaks
+        # nobody but the first process speaks
+        json_line = json_line or not first
     elif content.engine.between_sites:
         from coterie.cli.spec.local_sites import execute_at_sites
 
@@ -139,7 +142,8 @@ def _run(
             ledger = open_ledger(prepared, new=new_ledger) if first else None
             found = _audited(prepared.plan, quiet=json_line) if audit else None
             with stop.shielded():
-                if stop.asked:  # and swallowed by whatever it landed in
+                # and swallowed by whatever it landed in
+                if stop.asked:
                     raise KeyboardInterrupt
                 past = settle(prepared, ledger)
             stop.patience, stop.answer = 1, "" if json_line else _STOPPING
@@ -158,12 +162,14 @@ def _run(
                     raise typer.Exit(130)
                 directory = _write(outcome, place)
                 if checkpoint is not None:
-                    checkpoint.remove()  # what was released is in the directory now
+                    # what was released is in the directory now
+                    checkpoint.remove()
                 add_report(directory)
                 try:
                     _tell(outcome, directory, json_line)
                 except OSError:
-                    if not stop.asked:  # by a terminal that is gone, say
+                    # by a terminal that is gone, say
+                    if not stop.asked:
                         raise
     if stop.asked or not outcome.transcript.complete:
         with contextlib.suppress(OSError):

@@ -17,7 +17,8 @@ app = typer.Typer(no_args_is_help=True, help="A data holder's own side: records,
 _FOLDER = typer.Argument(help="The site's folder.", show_default=False)
 _PROPOSAL = typer.Argument(help="A proposal.json, or the folder it is in.", show_default=False)
 _JSON = typer.Option("--json", help="Print one line of JSON and nothing else.")
-_BAR = 30  # letters
+# letters
+_BAR = 30
 
 
 @app.command(
@@ -149,7 +150,8 @@ def serve(
     from coterie.site.site import Site
 
     def check_result(directory: Path) -> None:
-        from coterie.cli.spec.verification import verify_path  # which a site needs once a run
+        # which a site needs once a run
+        from coterie.cli.spec.verification import verify_path
 
         verify_path(directory)
 

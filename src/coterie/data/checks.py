@@ -13,7 +13,8 @@ import numpy as np
 from coterie.errors import InputError
 
 FROM_DATA = "from-data"
-NUMERIC_KINDS = "biuf"  # bool, integers, floats
+# bool, integers, floats
+NUMERIC_KINDS = "biuf"
 
 
 _SHOW_VALUES = contextvars.ContextVar("show_values", default=False)

@@ -28,7 +28,8 @@ class Shard:
                 read_only.setflags(write=False)
                 object.__setattr__(self, name, read_only)
 
-    def __repr__(self) -> str:  # shapes only: a shard must not end up in a log
+    # shapes only: a shard must not end up in a log
+    def __repr__(self) -> str:
         return f"Shard(X: {self.X.shape}, y: {self.y.shape}, weight: {self.weight.shape})"
 
 
@@ -103,7 +104,8 @@ class Federation:
         party_names, party_of_row = _party_codes(parties, n_records, min_records)
 
         row_norm = _bound("row_norm", row_norm, lambda: row_norms(X), derived)
-        if not 1e-100 <= row_norm <= 1e100:  # beyond this, squares leave the range of float64
+        # beyond this, squares leave the range of float64
+        if not 1e-100 <= row_norm <= 1e100:
             raise InputError(f"row_norm: got {row_norm}; a number from 1e-100 to 1e100 is needed")
         if intercept:
             X = make_design(X, row_norm, intercept=True)
@@ -141,7 +143,8 @@ class Federation:
         sizes = np.bincount(party_of_row, minlength=len(party_names))
         X, y, weight = X[order], y[order], weight[order]
         for array in (X, y, weight):
-            array.setflags(write=False)  # of a million shards none has to do it again
+            # of a million shards none has to do it again
+            array.setflags(write=False)
         ends = np.cumsum(sizes)
         pieces = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         facts = Facts(

@@ -25,11 +25,13 @@ def unevenly(n_records: int, shares: Sequence[float], *, seed: int | np.random.G
         raise InputError(f"shares: got {shares!r}; one positive number per party is needed")
     weights = np.array([checks.positive_number(f"shares[{i}]", share) for i, share in enumerate(shares)])
     n_records, n_parties = _counts(n_records, len(weights))
-    weights = weights / weights.max()  # the plain sum could overflow
+    # the plain sum could overflow
+    weights = weights / weights.max()
     wanted = n_records * (weights / weights.sum())
     sizes = np.floor(wanted).astype(np.int64)
     left_over = n_records - int(sizes.sum())
-    sizes[np.argsort(sizes - wanted, kind="stable")[:left_over]] += 1  # to the largest remainders
+    # to the largest remainders
+    sizes[np.argsort(sizes - wanted, kind="stable")[:left_over]] += 1
     for party in range(n_parties):
         if sizes[party] == 0:
             sizes[np.argmax(sizes)] -= 1
@@ -49,7 +51,8 @@ def dirichlet(
     labels = checks.plain_array("y", y, ndim=1)
     checks.refuse_missing("y", labels)
     concentration = checks.positive_number("concentration", concentration)
-    if not 1e-6 <= concentration <= 1e6:  # outside, drawing the proportions loses all precision
+    # outside, drawing the proportions loses all precision
+    if not 1e-6 <= concentration <= 1e6:
         raise InputError(f"concentration: got {concentration}; a number from 1e-6 to 1e6 is needed")
     min_records = checks.whole_number("min_records", min_records, at_least=1)
     n_records, n_parties = _counts(len(labels), n_parties)

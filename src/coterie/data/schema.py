@@ -32,7 +32,8 @@ OUTSIDE = "outside the range"
 # of the largest amount: below it a logarithm is nearly a line and resolves little; as a share of the range, so that the
 # unit in which amounts are written makes no difference (benchmarks/schema_encodings.py)
 LOG_KNEE = 1 / 3000
-_SHOWN = 12  # texts of a list in a sentence
+# texts of a list in a sentence
+_SHOWN = 12
 _OR_MISSING = ", or missing = true in the schema,"
 
 
@@ -106,7 +107,8 @@ def _numbers(name: str, values: Any) -> tuple[np.ndarray, np.ndarray, list[Any]]
         numbers = np.array(rows, dtype=np.float64)
     except (TypeError, ValueError):
         numbers = np.empty((0, 0))
-    if numbers.ndim != 1:  # some cell is no number: find it
+    # some cell is no number: find it
+    if numbers.ndim != 1:
         numbers = np.array([_number_or_nan(value) for value in rows])
     missing = np.isnan(numbers)
     missing[missing] = [is_missing(rows[row]) for row in np.flatnonzero(missing)]
@@ -242,7 +244,8 @@ class NumberColumn:
     @property
     def knee(self) -> float:
         """Of the logarithm."""
-        return max(LOG_KNEE * self.bound, math.ulp(0.0))  # something to divide by, however narrow the range is
+        # something to divide by, however narrow the range is
+        return max(LOG_KNEE * self.bound, math.ulp(0.0))
 
     def curved(self, values: Any) -> Any:
         """What stands in the place of values: their logarithm, or themselves."""
@@ -443,7 +446,8 @@ class NumberLabel:
     maximum: float
 
     def __post_init__(self) -> None:
-        column = NumberColumn(self.name, self.minimum, self.maximum)  # the same checks
+        # the same checks
+        column = NumberColumn(self.name, self.minimum, self.maximum)
         object.__setattr__(self, "minimum", column.minimum)
         object.__setattr__(self, "maximum", column.maximum)
 
@@ -602,7 +606,8 @@ class Schema:
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the schema as a TOML file; an existing file is kept unless `overwrite` is asked for."""
-        import tomli_w  # reading needs only the standard library
+        # reading needs only the standard library
+        import tomli_w
 
         try:
             with Path(path).open("wb" if overwrite else "xb") as file:

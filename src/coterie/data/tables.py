@@ -21,7 +21,8 @@ import numpy as np
 from coterie.data.checks import BLANKS, nearest
 from coterie.errors import InputError, MissingExtraError
 
-CHUNK_ROWS = 50_000  # rows of a CSV file that are held as texts at a time
+# rows of a CSV file that are held as texts at a time
+CHUNK_ROWS = 50_000
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SHOWN_COLUMNS = 8
 
@@ -149,7 +150,8 @@ def _read_csv(path: Path, names: tuple[str, ...], numbers: frozenset[str], diale
     _, header = next(rows)
     _check_names(path, header, names)
     places = [header.index(name) for name in names]
-    shared: dict[str, str] = {}  # equal texts are stored once
+    # equal texts are stored once
+    shared: dict[str, str] = {}
     pieces: list[list[np.ndarray]] = [[] for _ in names]
     chunk: list[list[str]] = []
     lines: list[int] = []
@@ -250,7 +252,8 @@ def _read_parquet(path: Path, names: tuple[str, ...], numbers: frozenset[str]) -
         raise _no_rows(path)
     columns: dict[str, np.ndarray] = {}
     try:
-        for name in names:  # one at a time: a whole file in memory twice would be too much
+        # one at a time: a whole file in memory twice would be too much
+        for name in names:
             column = file.read(columns=[name], use_threads=False).column(0)
             columns[name] = _from_arrow(path, name, column, as_number=name in numbers)
     except pa.ArrowException as error:
@@ -266,7 +269,8 @@ def _from_arrow(path: Path, name: str, column: Any, *, as_number: bool) -> np.nd
     if not (is_number or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_decimal(kind)):
         raise InputError(f"file: column {name!r} of {str(path)!r} holds {kind}; numbers or texts are needed")
     if is_number and as_number:
-        return column.to_numpy().astype(np.float64, copy=False)  # missing cells are NaN, which the schema refuses
+        # missing cells are NaN, which the schema refuses
+        return column.to_numpy().astype(np.float64, copy=False)
     return np.array(column.to_pylist(), dtype=object)
 
 

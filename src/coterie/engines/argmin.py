@@ -29,7 +29,8 @@ from coterie.problems.problem import make_buckets
 class ArgminRounds(Rounds):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.by_repeat = 0 if self.joined else None  # repeats of several plans have several grants
+        # repeats of several plans have several grants
+        self.by_repeat = 0 if self.joined else None
 
     def ask(self, scales: Any, inbox: Any, noise: Any) -> Subproblem:
         """What everybody is to minimise, with axes (repeat, party, ...)."""

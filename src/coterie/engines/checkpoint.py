@@ -138,7 +138,8 @@ class Checkpoint:
         """(rounds, own parties, d) of what was released, and the private states after it."""
         blocks, reached = [], 0
         try:
-            while reached < rounds:  # blocks that were cut off by a crash do not end where the next one begins
+            # blocks that were cut off by a crash do not end where the next one begins
+            while reached < rounds:
                 found = self.directory.glob(f"releases-{reached:06d}-*-{self.rank:04d}.npy")
                 end, path = max((int(p.name.split("-")[2]), p) for p in found if int(p.name.split("-")[2]) <= rounds)
                 blocks.append(self._load(path.name))

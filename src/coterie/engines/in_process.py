@@ -98,7 +98,8 @@ class PlanGroup:
 
     def transcripts(self) -> list[Transcript]:
         empty = np.zeros((self.repeats, 0, self.plan.release_width, self.d))
-        alone = len(self.done) == 1 and self.done[0].flags.writeable  # nothing to join, and an array of our own
+        # nothing to join, and an array of our own
+        alone = len(self.done) == 1 and self.done[0].flags.writeable
         whole = self.done[0] if alone else np.concatenate([empty, *self.done], axis=1)
         by_plan = np.split(whole, len(self.plans))
         return [
@@ -109,7 +110,8 @@ class PlanGroup:
 
 # --- which way rounds are run -----------------------------------------------------------------------------------------
 
-Advance = Callable[[Sequence[PlanGroup], int, int, Sequence[Any]], Sequence[Any]]  # groups, start, count, inputs
+# groups, start, count, inputs
+Advance = Callable[[Sequence[PlanGroup], int, int, Sequence[Any]], Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,19 +123,28 @@ class Paths:
     """
 
     only: tuple[str, ...] = ()
-    native_work: float = 2**28  # loading Numba takes half a second, compiling once ten
-    native_sparse: int = 3  # features for each place in a row, from which on rows are kept sparse
+    # loading Numba takes half a second, compiling once ten
+    native_work: float = 2**28
+    # features for each place in a row, from which on rows are kept sparse
+    native_sparse: int = 3
     # of one party with dense rows: more share matrix products in XLA, which are faster then
     native_few_problems: int = 4
     people_work: float = people.ENOUGH_WORK
-    together_from: float = 2**14  # records x features of a party, from which on minimisations are solved together
+    # records x features of a party, from which on minimisations are solved together
+    together_from: float = 2**14
     matrices_on: tuple[str, ...] = ("gpu",)
-    matrices_most_scores: float = 2**28  # records x problems: bounds memory, and so does
-    matrices_most_rows: float = 2**31  # records x features x problems, where no pairs are kept
-    matrices_block: int = 10  # rounds at least in a block: what lies between blocks takes as long as a round or two
-    blocks: int = 20  # progress is shown, and Ctrl-C obeyed, about this many times a run
-    simple_code_below: float = 2**29  # work, where only some parties do any
-    cached_bytes: int = 2**22  # of states of repeats that run at a time, where only some parties work
+    # records x problems: bounds memory, and so does
+    matrices_most_scores: float = 2**28
+    # records x features x problems, where no pairs are kept
+    matrices_most_rows: float = 2**31
+    # rounds at least in a block: what lies between blocks takes as long as a round or two
+    matrices_block: int = 10
+    # progress is shown, and Ctrl-C obeyed, about this many times a run
+    blocks: int = 20
+    # work, where only some parties do any
+    simple_code_below: float = 2**29
+    # of states of repeats that run at a time, where only some parties work
+    cached_bytes: int = 2**22
 
     def __post_init__(self) -> None:
         for name in self.only:
@@ -145,9 +156,12 @@ class Paths:
 class Work:
     """What is to be run."""
 
-    plan: Plan  # the first one
-    repeats: int  # of each plan
-    n_problems: int  # repeats of all plans together
+    # the first one
+    plan: Plan
+    # of each plan
+    repeats: int
+    # repeats of all plans together
+    n_problems: int
     impairments: Impairments | None
     shards: Sequence[Any]
     paths: Paths
@@ -173,12 +187,17 @@ class Work:
 @dataclasses.dataclass(frozen=True)
 class Path:
     name: str
-    conditions: tuple[tuple[str, Callable[[Work], bool]], ...]  # in words, and whether it holds
+    # in words, and whether it holds
+    conditions: tuple[tuple[str, Callable[[Work], bool]], ...]
     start: Callable[[Sequence[PlanGroup], Work], Advance]
-    block: Callable[[Work], int] = lambda work: -(-work.plan.n_rounds // work.paths.blocks)  # rounds in one
-    alone: bool = False  # several plans do not run side by side,
-    with_others: bool = False  # even those that differ in more than numbers do
-    draws: bool = False  # noise and selections, for itself
+    # rounds in one
+    block: Callable[[Work], int] = lambda work: -(-work.plan.n_rounds // work.paths.blocks)
+    # several plans do not run side by side,
+    alone: bool = False
+    # even those that differ in more than numbers do
+    with_others: bool = False
+    # noise and selections, for itself
+    draws: bool = False
 
     def passed_over(self, work: Work) -> str | None:
         """Why; None where it can be taken."""
@@ -552,5 +571,6 @@ class _Run:
         if self.draws_itself:
             return []
         drawn: Drawn = {}
-        with jax.enable_x64(True):  # a thread has settings of its own
+        # a thread has settings of its own
+        with jax.enable_x64(True):
             return jax.device_put([group.inputs.block(start, end - start, drawn) for group in self._active(start)])

@@ -21,21 +21,30 @@ from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Purpose
 from coterie.schedules import Schedule
 
-Drawn = dict[Any, Any]  # noise of one block, for those who would draw the same
+# noise of one block, for those who would draw the same
+Drawn = dict[Any, Any]
 
-MOST_AT_WORK = 0.5  # of the parties at work, up to which it pays to pick them out
+# of the parties at work, up to which it pays to pick them out
+MOST_AT_WORK = 0.5
 
 
 class RoundInputs(NamedTuple):
     """Arrays with a leading round axis; None where a plan has no use for them."""
 
-    grant: Any  # (rounds or 1, n_parties) which row of the plan's table of grants; of several, (.., plans, n_parties)
-    delivery: Any  # impairments
-    who: Any  # (rounds, repeats, width) those who work, where only they are computed; n_parties is nobody
-    works: Any  # (rounds, repeats, n_parties) those who work and enter a sum, where everybody is computed
-    with_data: Any  # (rounds, repeats, width) 0 where one of those works without its records, else 1
-    noise: Any  # pair of (rounds, repeats, rows, d)
-    numbers: Any  # the algorithm's own, with a round axis of length 1; of several plans, by repeat
+    # (rounds or 1, n_parties) which row of the plan's table of grants; of several, (.., plans, n_parties)
+    grant: Any
+    # impairments
+    delivery: Any
+    # (rounds, repeats, width) those who work, where only they are computed; n_parties is nobody
+    who: Any
+    # (rounds, repeats, n_parties) those who work and enter a sum, where everybody is computed
+    works: Any
+    # (rounds, repeats, width) 0 where one of those works without its records, else 1
+    with_data: Any
+    # pair of (rounds, repeats, rows, d)
+    noise: Any
+    # the algorithm's own, with a round axis of length 1; of several plans, by repeat
+    numbers: Any
 
 
 class Inputs:
@@ -101,7 +110,8 @@ class Inputs:
     def _noise(self, start: int, count: int, who: np.ndarray | None, drawn: Drawn) -> tuple[np.ndarray, np.ndarray]:
         plan = self.plan
         if plan.algorithm.channel.aggregates:
-            who = None  # the noise is the sum's
+            # the noise is the sum's
+            who = None
         everybody = who is None
         n_rows = plan.noise_rows if who is None else who.shape[2]
         who = np.broadcast_to(np.arange(n_rows), (count, self.repeats, n_rows)) if who is None else who[:count]
@@ -112,13 +122,15 @@ class Inputs:
         def draw(purpose: Purpose) -> np.ndarray:
             units = plan.draw(self.source, keys, purpose)
             if units is None:
-                return np.zeros((self.length, self.repeats, n_rows, 1))  # broadcasts against anything
+                # broadcasts against anything
+                return np.zeros((self.length, self.repeats, n_rows, 1))
             noise = np.zeros((self.length, self.repeats, n_rows, self.d))
             noise[somebody] = units
             return noise
 
         def draw_once(purpose: Purpose) -> np.ndarray:
-            if not (everybody and self.source.reproducible):  # only from a seed do others draw the same
+            # only from a seed do others draw the same
+            if not (everybody and self.source.reproducible):
                 return draw(purpose)
             uses, law = type(plan.issued[0][0]).uses, plan.algorithm.mechanism.law
             alike = (law, uses.get(purpose), purpose, start, count, n_rows, self.length, self.repeats, self.d)
@@ -158,8 +170,10 @@ _found: dict[Any, "Numbers"] = {}
 class Numbers(NamedTuple):
     """Names of fields of an algorithm, those of its mechanism with `mechanism.` before them."""
 
-    arguments: tuple[str, ...]  # that `combine` alone reads, as numbers
-    in_grants: tuple[str, ...]  # that nothing reads but the mechanism, when it issues grants
+    # that `combine` alone reads, as numbers
+    arguments: tuple[str, ...]
+    # that nothing reads but the mechanism, when it issues grants
+    in_grants: tuple[str, ...]
 
 
 class _Argument(NamedTuple):

@@ -59,7 +59,8 @@ class Neighbourhood(Topology):
     exchange: Callable[[np.ndarray], np.ndarray] = dataclasses.field(default=lambda own: own, compare=False)
 
     def __post_init__(self) -> None:
-        pass  # the whole graph was checked; this part of it need not be connected
+        # the whole graph was checked; this part of it need not be connected
+        pass
 
     def hear(self, heard: Any, last: Any, values: Any) -> Any:
         """Along each arc, what the source's rank has sent."""
@@ -72,7 +73,8 @@ class Layout:
     """How one rank sees a topology."""
 
     topology: Topology
-    parts: tuple[np.ndarray, ...]  # the parties of each rank
+    # the parties of each rank
+    parts: tuple[np.ndarray, ...]
     rank: int
 
     @functools.cached_property
@@ -235,7 +237,8 @@ class _Rank:
         self.own = self.layout.own
         self.on_graph = plan.algorithm.needs_graph and not plan.topology.unrestricted
         self.topology, self.algorithm = plan.topology, plan.algorithm
-        self.rows = self.own  # of own parties, in arrays by party
+        # of own parties, in arrays by party
+        self.rows = self.own
         if self.on_graph:
             self.topology = self.layout.neighbourhood(_Exchange(self.layout, comm, self.d))
             self.algorithm = self.layout.algorithm(plan.algorithm)
@@ -330,7 +333,8 @@ class _Rank:
     def _combine(self, t: int, released: np.ndarray) -> None:
         if self.plan.algorithm.channel.aggregates:
             received = released[0]
-        elif self.on_graph:  # what others release arrives where it is heard
+        elif self.on_graph:
+            # what others release arrives where it is heard
             received = np.concatenate([released, np.zeros((len(self.layout.ghosts), self.d))])
         else:
             received = np.concatenate(self.comm.allgather(released))
@@ -350,7 +354,8 @@ class _Exchange:
 
     def __init__(self, layout: Layout, comm: Any, d: int) -> None:
         ranks = layout.rank_of[layout.ghosts]
-        self.near = np.unique(ranks).tolist()  # neighbours both ways: edges have no direction
+        # neighbours both ways: edges have no direction
+        self.near = np.unique(ranks).tolist()
         self.comm = comm.Create_dist_graph_adjacent(self.near, self.near)
         self.rows = np.concatenate([np.empty(0, int), *(layout.wanted_by(rank) for rank in self.near)]).astype(int)
         self.sent = [len(layout.wanted_by(rank)) * d for rank in self.near]

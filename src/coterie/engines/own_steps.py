@@ -28,7 +28,8 @@ from coterie.privacy.release import Release, contribute, unit_noise
 from coterie.problems.problem import make_buckets
 from coterie.transcript import who_released
 
-PATHS = ("argmin in machine code", "solved together", "general")  # of `engines.in_process`: for some parties alone
+# of `engines.in_process`: for some parties alone
+PATHS = ("argmin in machine code", "solved together", "general")
 
 
 class _Together(ArgminRounds):
@@ -36,7 +37,8 @@ class _Together(ArgminRounds):
 
     def __init__(self, program: Program, n_parties: int) -> None:
         super().__init__(program)
-        self.problem = program.problem.share(n_parties)  # of all, not only of those here
+        # of all, not only of those here
+        self.problem = program.problem.share(n_parties)
 
     def all(self, records: Any, scales: Any, private: Any, inbox: Any, noise: Any, with_data: Any) -> tuple[Any, Any]:
         """States afterwards, and what is released or contributed."""
@@ -125,7 +127,8 @@ class OwnSteps:
         def taken(step: Any) -> tuple[Any, Any]:
             return step(self.buckets, scales, private, inbox, noise, with_data)
 
-        if self.path == "argmin in machine code":  # which fits no algorithm with private states
+        # which fits no algorithm with private states
+        if self.path == "argmin in machine code":
             minimisers = self.minimiser.minimise(self.prepared, self.ask(scales, inbox, noise))
             found = private, self.answer(scales, noise, *minimisers)
         else:
@@ -206,7 +209,8 @@ def noised_sum(plan: Plan, t: int, contributions: np.ndarray, source: NoiseSourc
     """What a curator releases in round t, (d,), of what the parties contributed, (party, d)."""
     channel: Any = plan.algorithm.channel
     grants, index = plan.issued
-    grant = grants[index[t % len(index)][0]]  # a sum has one grant
+    # a sum has one grant
+    grant = grants[index[t % len(index)][0]]
     keys = [(0, row, t) for row in range(plan.noise_rows)]
     drawn = (plan.draw(source, keys, purpose) for purpose in ("release", "output"))
     noise = unit_noise(*(np.zeros((len(keys), 1)) if units is None else units for units in drawn))

@@ -114,7 +114,8 @@ def _advance(program: Program, solve: Solver, state, people: People, table, star
 def _round(program: Program, problem, people: People, grant, t, solve: Solver, state, noise):
     algorithm: Any = program.algorithm
     public, states, silence = state
-    centre = algorithm.inbox(t, public, program.topology)[0]  # everybody hears the same
+    # everybody hears the same
+    centre = algorithm.inbox(t, public, program.topology)[0]
     states, subtotal = advance_people(grant, problem, people, centre=centre, states=states, solve=solve)
     total = algorithm.channel.noised(subtotal, grant, noise).value
     return (algorithm.combine(t, public, total, program.topology), states, silence), total[None]
@@ -122,8 +123,10 @@ def _round(program: Program, problem, people: People, grant, t, solve: Solver, s
 
 # --- whose moves' sum is noised, in machine code ----------------------------------------------------------------------
 
-ENOUGH_WORK = 2**26  # rounds x runs x people at work x features for which it pays to load Numba
-BLOCK_WORK = 2**28  # of them in a block: about a tenth of a second, and a run's states are fetched once a block
+# rounds x runs x people at work x features for which it pays to load Numba
+ENOUGH_WORK = 2**26
+# of them in a block: about a tenth of a second, and a run's states are fetched once a block
+BLOCK_WORK = 2**28
 
 
 def moves_fit(plan: Plan, impairments: Impairments | None, repeats: int, enough_work: float = ENOUGH_WORK) -> bool:
@@ -164,8 +167,10 @@ class AtWork(NamedTuple):
 
 class RunState(NamedTuple):
     at_work: AtWork
-    people: np.ndarray  # their states, in lanes as their rows
-    z_hat: np.ndarray  # (d,)
+    # their states, in lanes as their rows
+    people: np.ndarray
+    # (d,)
+    z_hat: np.ndarray
 
 
 class Runs:
@@ -184,7 +189,8 @@ class Runs:
         self.asking: Any = contextlib.nullcontext() if isinstance(source, Seeded) else threading.Lock()
         self.public = None if plan.algorithm.selection.secret else _public_participants(plan)
         self.under_way: dict[int, RunState] = {}
-        self.left_over: list[np.ndarray] = []  # states of runs that are over, for those that begin
+        # states of runs that are over, for those that begin
+        self.left_over: list[np.ndarray] = []
 
     def advance(self, start: int, count: int) -> np.ndarray:
         """`count` rounds from `start` on, where the last ones ended: what was released."""

@@ -26,8 +26,10 @@ from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
 from coterie.problems.problem import Problem, group_by_size
 
-BATCH_ELEMENTS = 2**25  # records x features x repeats worked on at once: bounds memory
-GPU_BATCH_ELEMENTS, SCORES = 2**28, 8  # on a GPU; arrays of scores, slopes, ... of repeats that share records
+# records x features x repeats worked on at once: bounds memory
+BATCH_ELEMENTS = 2**25
+# on a GPU; arrays of scores, slopes, ... of repeats that share records
+GPU_BATCH_ELEMENTS, SCORES = 2**28, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +42,19 @@ class Program:
     sizes: tuple[int, ...]
     d: int
     release_width: int
-    grant: Any  # its pytree structure
+    # its pytree structure
+    grant: Any
     repeats: int
     block: int
     remembers: bool
-    alike: bool = False  # all parties have the same grant in a round
-    simple: bool = False  # compiled with `simple_code`
-    plans: int = 1  # that run side by side, each with repeats / plans of the repeats
-    together_from: float | None = None  # records x features of a party, see `solved_together`
+    # all parties have the same grant in a round
+    alike: bool = False
+    # compiled with `simple_code`
+    simple: bool = False
+    # that run side by side, each with repeats / plans of the repeats
+    plans: int = 1
+    # records x features of a party, see `solved_together`
+    together_from: float | None = None
 
     @classmethod
     def of(
@@ -156,7 +163,8 @@ class Rounds:
                     parts = jax.tree.map(lambda new: jnp.where(works[..., None], new, absent), parts)
                     last = parts.value if self.remembers else last
                 private = after
-            one = jax.tree.map(lambda s: s[..., 0], scales)  # a sum has one grant
+            # a sum has one grant
+            one = jax.tree.map(lambda s: s[..., 0], scales)
             noised = jax.vmap(self._aggregate, (0, 0, 0 if self.joined else None))
             total = noised(parts, noise, one)
             received, released = total.value, total.value[:, None]
@@ -178,7 +186,8 @@ class Rounds:
         parts = []
         for parties, data in zip(self.groups, records, strict=True):
             parts.append(self._bucket(parties, data, scales, private, inbox, noise, with_data))
-        if len(parts) == 1:  # in order already
+        # in order already
+        if len(parts) == 1:
             return parts[0]
         back = np.argsort(np.concatenate(self.groups))
         return jax.tree.map(lambda *a: jnp.concatenate(a, axis=1)[:, back], *parts)
@@ -201,7 +210,8 @@ class Rounds:
             private = jax.vmap(lambda old, new, places: jax.tree.map(lambda o, n: o.at[places].set(n), old, new))(
                 private, after, who
             )
-        else:  # parties of different sizes lie in different arrays: everybody works and only `who` counts
+        else:
+            # parties of different sizes lie in different arrays: everybody works and only `who` counts
             spread = jax.vmap(lambda row, places: jnp.zeros((self.n_parties, row.shape[-1])).at[places].set(row))
             everyone = jax.tree.map(lambda n: spread(n, who), noise)
             with_data = None if now.with_data is None else spread(now.with_data[..., None], who)[..., 0]
@@ -211,7 +221,8 @@ class Rounds:
         return private, jax.tree.map(lambda a: jnp.where(somebody[..., None], a, 0.0), outs)
 
     def _local(self, scales, records, private, inbox, noise, with_data=None):
-        if with_data is not None:  # records without weight say nothing
+        # records without weight say nothing
+        if with_data is not None:
             records = records._replace(weight=records.weight * with_data)
         return self.algorithm.local(self.grant(scales), self.problem, records, private, inbox, noise)
 
@@ -255,9 +266,11 @@ class Rounds:
         smallest, problem = self.program.together_from, self.problem
         if smallest is None or not together(problem.loss, problem.regulariser, X.size, smallest):
             return BATCH_ELEMENTS // (X.size * self.repeats)
-        if jax.default_backend() == "gpu":  # which idles while it works for one party
+        # which idles while it works for one party
+        if jax.default_backend() == "gpu":
             return GPU_BATCH_ELEMENTS // (X.size + SCORES * len(X) * self.repeats)
-        return 1  # matrix products of several parties at once are slower than one after another
+        # matrix products of several parties at once are slower than one after another
+        return 1
 
 
 def at_round(inputs: RoundInputs, k: Any) -> RoundInputs:
@@ -291,10 +304,12 @@ def advance_some_at_a_time(program: Program, repeats: int, state: Any, *argument
 
     def part(start: int) -> Any:
         mine = _of_repeats(inputs, slice(start, start + some))
-        with jax.enable_x64(True):  # each thread has a setting of its own
+        # each thread has a setting of its own
+        with jax.enable_x64(True):
             return jax.block_until_ready(advance(program, state[start // some], *fixed, mine))
 
-    first = part(0)  # compiles, where that has not been done yet
+    # compiles, where that has not been done yet
+    first = part(0)
     with ThreadPoolExecutor(os.cpu_count()) as cores:
         states, released = zip(*[first, *cores.map(part, starts[1:])], strict=True)
     return list(states), np.concatenate(released)

@@ -69,7 +69,8 @@ def kept_compilations() -> Iterator[None]:
 def _point_to(folder: str | None, worth_keeping_s: float) -> None:
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", worth_keeping_s)
-    compilation_cache.reset_cache()  # JAX looks at its settings once
+    # JAX looks at its settings once
+    compilation_cache.reset_cache()
 
 
 def one_lapack_thread() -> contextlib.AbstractContextManager[Any]:

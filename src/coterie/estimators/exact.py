@@ -14,7 +14,8 @@ from coterie.problems.losses import Loss
 from coterie.problems.problem import Problem, Records
 from coterie.problems.regularisers import L2, ElasticNet, Regulariser
 
-TOLERANCE_SHARE = 1e-12  # of the largest gradient that can occur
+# of the largest gradient that can occur
+TOLERANCE_SHARE = 1e-12
 LEAST_ROWS, LEAST_COLUMNS = 64, 8
 # a lasso without l2 is solved by proximal point steps: each adds this share of the largest curvature
 PROXIMAL_SHARE = 1e-4
@@ -25,7 +26,8 @@ def minimiser(problem: Problem, federation: Federation) -> np.ndarray:
     """argmin of the pooled problem, as one coefficient vector."""
     X, y, weight = (np.concatenate(column) for column in zip(*map(problem.records, federation.shards), strict=True))
     loss, regulariser, scale, rest = problem.loss, problem.regulariser, 1.0, L2(0.0)
-    if isinstance(regulariser, ElasticNet) and regulariser.l1 > 0:  # in units of l1, so that every l1 is one program
+    # in units of l1, so that every l1 is one program
+    if isinstance(regulariser, ElasticNet) and regulariser.l1 > 0:
         scale, rest = 1 / regulariser.l1, ElasticNet(0.0, 1.0)
     n_rows, n_columns = _padded(len(y), LEAST_ROWS), _padded(X.shape[1], LEAST_COLUMNS)
     records = Records(
@@ -47,7 +49,8 @@ def minimiser(problem: Problem, federation: Federation) -> np.ndarray:
         around = extra / (l2 + extra) * point if extra else np.zeros_like(point)
         with jax.enable_x64(True):
             after, bound = map(np.asarray, solve(records, around, l2 + extra, tolerance))
-        left = float(bound) + extra * float(np.linalg.norm(after - point))  # a subgradient of the problem itself
+        # a subgradient of the problem itself
+        left = float(bound) + extra * float(np.linalg.norm(after - point))
         point = after
         if left <= 2 * tolerance:
             break

@@ -18,7 +18,8 @@ from coterie.errors import InputError
 from coterie.estimators.encoder import SchemaEncoder
 
 STANDARDISED = 1e-6
-LEAST_ROWS = 10  # fewer may be standardised by chance, or on purpose in a test
+# fewer may be standardised by chance, or on purpose in a test
+LEAST_ROWS = 10
 
 
 def fitted_preprocessing() -> tuple[str, ...]:

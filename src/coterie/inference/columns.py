@@ -54,7 +54,8 @@ class Columns:
         rows: list[np.ndarray] = []
         groups: dict[str, list[int]] = {}
         null: list[np.ndarray] = []
-        fixed: list[np.ndarray] = []  # times every row: 1
+        # times every row: 1
+        fixed: list[np.ndarray] = []
         start = 0
 
         def encoded(column: str, value: Any) -> np.ndarray:
@@ -93,7 +94,8 @@ class Columns:
             return self if isinstance(loss, Logistic) else dataclasses.replace(self, constant=None)
         labels = facts.labels or tuple(map(str, range(k)))
         against, d = np.eye(k)[1:] - np.eye(k)[0], self.contrasts.shape[1]
-        alike = [np.kron(np.eye(d), np.ones((k, 1)) / np.sqrt(k))]  # adding a number to all classes changes nothing
+        # adding a number to all classes changes nothing
+        alike = [np.kron(np.eye(d), np.ones((k, 1)) / np.sqrt(k))]
         if self.null is not None:
             alike.append(np.kron(self.null, against.T))
         m = len(self.names)

@@ -55,10 +55,14 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 MOST_STEPS = 50
 PROFILE_STEPS = 4
-WIDENINGS, HALVINGS = 6, 20  # of intervals, each by half
-LARGEST_SCORE = 4.0  # across a row of the largest norm, that noise may move a model by
-FLATTEST = 1e-9  # of the curvature at a stage's model
-LONGEST_STEP = 1.5  # of the root mean square of scores, in one step of Newton's method
+# of intervals, each by half
+WIDENINGS, HALVINGS = 6, 20
+# across a row of the largest norm, that noise may move a model by
+LARGEST_SCORE = 4.0
+# of the curvature at a stage's model
+FLATTEST = 1e-9
+# of the root mean square of scores, in one step of Newton's method
+LONGEST_STEP = 1.5
 
 
 class Response(Protocol):
@@ -107,7 +111,8 @@ class LogisticRows:
     def __call__(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         along_v = apply(self.covariance, v)
         t_mean, t_var = (self.mean * v).sum(-1), np.maximum((v * along_v).sum(-1), 1e-300)
-        slope = (self.model * along_v).sum(-1) / t_var  # of scores on their changes
+        # of scores on their changes
+        slope = (self.model * along_v).sum(-1) / t_var
         rest_std = np.sqrt(np.maximum(self.score_var - slope**2 * t_var, 0.0))
 
         def wide(value: np.ndarray) -> np.ndarray:
@@ -117,7 +122,8 @@ class LogisticRows:
         before = wide(self.score_mean) + wide(slope) * change + wide(rest_std) * NODES
         p, q = expit(before), expit(before + wide(t_mean) + change)
         curved = np.maximum(p * (1 - p), 1e-300)
-        ratio = q * (1 - q) / curved  # of curvature after to before: the derivative of r in t
+        # of curvature after to before: the derivative of r in t
+        ratio = q * (1 - q) / curved
 
         def mean(value: np.ndarray) -> np.ndarray:
             return np.einsum("...ij,i,j->...", value, WEIGHTS, WEIGHTS)[..., None]

@@ -20,7 +20,8 @@ from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems.losses import Huber, Logistic, Multinomial, Squared
 from coterie.transcript import Transcript
 
-SCORE = 2.0  # across a row of the largest norm, that the noise of a model for prediction may reach
+# across a row of the largest norm, that the noise of a model for prediction may reach
+SCORE = 2.0
 _METHODS = {
     Logistic: "Logistic regression",
     Multinomial: "Multinomial logistic regression",

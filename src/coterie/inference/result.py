@@ -26,7 +26,8 @@ class Setting:
     """What must stand beside the numbers."""
 
     method: str
-    odds: bool  # coefficients are logarithms of odds ratios
+    # coefficients are logarithms of odds ratios
+    odds: bool
     robust: bool
     n_records: int
     n_parties: int

@@ -16,12 +16,15 @@ from coterie.privacy import composition
 from coterie.privacy.composition import Price
 
 FORMAT = "coterie-ledger-1"
-LONGEST_TEXT = 1000  # characters of a name or a description
+# characters of a name or a description
+LONGEST_TEXT = 1000
 CLOCK_TOLERANCE_S = 2.0
-SIGNED = b"coterie ledger entry\0"  # before the hash, so that no signature of an entry is one of something else
+# before the hash, so that no signature of an entry is one of something else
+SIGNED = b"coterie ledger entry\0"
 
 Composition = Literal["curves", "sum"]
-_ROUNDING = 1e-9  # relative: charges that add up to the limit on paper must not fail in the last digit
+# relative: charges that add up to the limit on paper must not fail in the last digit
+_ROUNDING = 1e-9
 
 
 class BudgetError(CoterieError, ValueError):
@@ -191,7 +194,8 @@ class Reservation:
 
     @property
     def last_round(self) -> int | None:
-        return next(reversed(self.committed), None)  # they only ever go up
+        # they only ever go up
+        return next(reversed(self.committed), None)
 
 
 class State:
@@ -204,10 +208,12 @@ class State:
         self.composition: Composition = "curves"
         self.limits: dict[tuple[str | None, float | None], Limit] = {}
         self.runs: dict[str, Reservation] = {}
-        self.bookings: list[Reservation] = []  # and charges, which are reservations that no run goes with
+        # and charges, which are reservations that no run goes with
+        self.bookings: list[Reservation] = []
         self.replies: dict[int, bytes] = {}
         self.hashes: list[bytes] = []
-        self.writers: set[str] = set()  # versions of SQLite
+        # versions of SQLite
+        self.writers: set[str] = set()
 
     hash: bytes | None
     signature: bytes | None

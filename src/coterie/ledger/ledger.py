@@ -44,11 +44,14 @@ from coterie.privacy import composition
 from coterie.privacy.composition import Price
 
 LOCK_TIMEOUT_S = 5.0
-LARGEST_REPLY = 10**9  # bytes
-LARGEST_IMAGE = 2**29  # bytes of a file whose unused space is looked at
+# bytes
+LARGEST_REPLY = 10**9
+# bytes of a file whose unused space is looked at
+LARGEST_IMAGE = 2**29
 APPLICATION_ID = 0x436F7465
 USER_VERSION = 1
-_DAMAGE = (sqlite3.Error, UnicodeDecodeError)  # what SQLite says may quote what it read
+# what SQLite says may quote what it read
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError)
 _UNWRITABLE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 SCHEMA = (
     "CREATE TABLE entries "
@@ -62,7 +65,8 @@ SCHEMA = (
 
 
 _OPEN: "weakref.WeakSet[Ledger]" = weakref.WeakSet()
-_INHERITED: "list[Ledger]" = []  # connections of another process, which must not be closed here
+# connections of another process, which must not be closed here
+_INHERITED: "list[Ledger]" = []
 os.register_at_fork(after_in_child=lambda: _INHERITED.extend(_OPEN))
 
 
@@ -334,7 +338,8 @@ class Ledger:
 
         receipt: of an earlier `head`, which a ledger that was cut off or that went back does not hold.
         """
-        head = None if self._file is None else self._file.head()  # before the entries, which others may add to
+        # before the entries, which others may add to
+        head = None if self._file is None else self._file.head()
         with self._reading():
             try:
                 found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -372,7 +377,8 @@ class Ledger:
             with self._reading(), contextlib.closing(sqlite3.connect(target.path, isolation_level=None)) as copy:
                 self._connection.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")
-                copy.execute(f"PRAGMA schema_version = {len(SCHEMA)}")  # which copying has counted up
+                # which copying has counted up
+                copy.execute(f"PRAGMA schema_version = {len(SCHEMA)}")
             target.sync()
         except (OSError, sqlite3.Error) as error:
             target.remove()
@@ -484,7 +490,8 @@ class Ledger:
         return row[0]
 
     def _read_all(self) -> None:
-        head = None if self._file is None else self._file.head()  # before the entries, which others may add to
+        # before the entries, which others may add to
+        head = None if self._file is None else self._file.head()
         with self._reading():
             try:
                 _check_schema(self._connection)
@@ -508,7 +515,8 @@ class Ledger:
     def _check_length(path: Path, length: int) -> None:
         """Some versions of SQLite take what is missing at the end of a file for zeros."""
         log, found = path.with_name(f"{path.name}-wal"), path.stat().st_size
-        waiting = log.exists() and log.stat().st_size > 0  # pages that are not yet in the file itself
+        # pages that are not yet in the file itself
+        waiting = log.exists() and log.stat().st_size > 0
         if not 0 < found <= length or (found < length and not waiting):
             raise ValueError("something was added to the file, or cut off it")
 
@@ -726,7 +734,8 @@ def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:
             raise NoLedgerError(f"path: {str(file.path)!r} cannot be used (it is no ledger); it is left as it is")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = ON")  # what SQLite moves it leaves as zeros
+        # what SQLite moves it leaves as zeros
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA cell_size_check = ON")
         file.check_same()
     except BaseException as error:

@@ -9,7 +9,8 @@ The layout is that of https://www.sqlite.org/fileformat2.html.
 import itertools
 from collections.abc import Iterable
 
-ROOTS = (1, 2)  # of the schema, and of the one table
+# of the schema, and of the one table
+ROOTS = (1, 2)
 LEAF, INTERIOR = 13, 5
 
 
@@ -57,12 +58,15 @@ def _depth(image: bytes, size: int) -> int:
 
 def _check_header(header: bytes, user_version: int, schema_version: int, writers: Iterable[str]) -> None:
     expected = {
-        (18, 20): b"\2\2",  # write-ahead log
-        (24, 28): header[92:96],  # changes counted twice
+        # write-ahead log
+        (18, 20): b"\2\2",
+        # changes counted twice
+        (24, 28): header[92:96],
         (40, 44): schema_version.to_bytes(4, "big"),
         (44, 48): (4).to_bytes(4, "big"),
         (48, 56): bytes(8),
-        (56, 60): (1).to_bytes(4, "big"),  # UTF-8
+        # UTF-8
+        (56, 60): (1).to_bytes(4, "big"),
         (60, 64): user_version.to_bytes(4, "big"),
         (64, 68): bytes(4),
         (72, 92): bytes(20),

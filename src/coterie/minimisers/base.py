@@ -32,10 +32,13 @@ State = TypeVar("State")
 class Subproblem(NamedTuple):
     """What differs between minimisations over the same records. With leading axes: a batch of them."""
 
-    linear: Any  # (d,)
-    target: Any  # (d,)
+    # (d,)
+    linear: Any
+    # (d,)
+    target: Any
     curvature: Any
-    tolerance: Any  # absolute, on the norm of the gradient
+    # absolute, on the norm of the gradient
+    tolerance: Any
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,24 +26,36 @@ from coterie.problems.losses import Loss
 from coterie.problems.problem import Records, group_by_size, padded
 from coterie.problems.regularisers import Regulariser
 
-PIECES, THIN = 16, 4  # of the records, interleaved; those in the first matrices
-FEW_PROBLEMS = 8  # features for each problem of a party, beyond which pairs do not pay
-MOST_PAIRS = 2**30  # records x pairs of features kept
-MOST_TURNS, MOST_LAST_TURNS = 30, 20  # three and three are usual
-NEAR = 3e-3  # of the first gradient: from there on one matrix is enough
-ROUNDING = 1e-5  # of a gradient in single precision, over its largest term
-FIRST_STEPS, LAST_STEPS, MOST_STEPS = 4, 8, 200  # of conjugate gradients
-SOLVED = 0.1  # what a solution may leave
+# of the records, interleaved; those in the first matrices
+PIECES, THIN = 16, 4
+# features for each problem of a party, beyond which pairs do not pay
+FEW_PROBLEMS = 8
+# records x pairs of features kept
+MOST_PAIRS = 2**30
+# three and three are usual
+MOST_TURNS, MOST_LAST_TURNS = 30, 20
+# of the first gradient: from there on one matrix is enough
+NEAR = 3e-3
+# of a gradient in single precision, over its largest term
+ROUNDING = 1e-5
+# of conjugate gradients
+FIRST_STEPS, LAST_STEPS, MOST_STEPS = 4, 8, 200
+# what a solution may leave
+SOLVED = 0.1
 
 
 class Stack(NamedTuple):
     """Parties of similar size; pieces of their records, the last one filled up with rows of weight 0."""
 
-    X: Any  # (party, piece, record, feature)
-    y: Any  # (party, piece, record, 1)
+    # (party, piece, record, feature)
+    X: Any
+    # (party, piece, record, 1)
+    y: Any
     weight: Any
-    share: Any  # (party, 1, 1, 1) weight of all pieces over that of the first, whose curvature stands for all
-    half: Any  # in half precision: rows, or products of all pairs of a row's entries; of the first pieces, of the rest
+    # (party, 1, 1, 1) weight of all pieces over that of the first, whose curvature stands for all
+    share: Any
+    # in half precision: rows, or products of all pairs of a row's entries; of the first pieces, of the rest
+    half: Any
 
 
 def with_pairs(n_records: int, d: int, n_problems: int) -> bool:
@@ -62,7 +74,8 @@ def stack(records: Records, pairs: bool) -> Stack:
 
     X, y, weight = (in_pieces(jnp.asarray(column)) for column in records)
     first, second = np.triu_indices(d)
-    pairs = pairs and d > 1  # by their number rows are told from pairs, and of one feature there are as many
+    # by their number rows are told from pairs, and of one feature there are as many
+    pairs = pairs and d > 1
 
     def half(X):
         single = X.astype(jnp.float32)
@@ -78,8 +91,10 @@ class Matrices(Minimiser):
     """Of several parties; leaves of batches and results have axes (problem, party, ...). Norms of gradients should be,
     and need not be, within the tolerances."""
 
-    sizes: tuple[int, ...]  # of the parties, by number of records
-    pairs: bool  # whether products of pairs are kept
+    # of the parties, by number of records
+    sizes: tuple[int, ...]
+    # whether products of pairs are kept
+    pairs: bool
 
     def prepare(self, records: Sequence[Records]) -> list[Stack]:
         return [_stacked(padded([records[int(party)] for party in group]), self.pairs) for group in self._groups]
@@ -100,7 +115,8 @@ class Matrices(Minimiser):
 _stacked = jax.jit(stack, static_argnums=1)
 
 
-@jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
+# a GPU would round single precision to ten bits
+@jax.default_matmul_precision("highest")
 def minimise(loss: Loss, regulariser: Regulariser, records: Stack, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
     """For parties of similar size, with axes (party, problem, ...)."""
     convexity = regulariser.l2 + batch.curvature[..., None]
@@ -112,10 +128,13 @@ def minimise(loss: Loss, regulariser: Regulariser, records: Stack, batch: Subpro
 
 class _Turn(NamedTuple):
     f: jax.Array
-    step: jax.Array  # that led there
-    bends: jax.Array  # curvatures of the first pieces, in half precision
+    # that led there
+    step: jax.Array
+    # curvatures of the first pieces, in half precision
+    bends: jax.Array
     gradient: jax.Array
-    before: jax.Array  # norm of the last gradient that was not larger than the one before it
+    # norm of the last gradient that was not larger than the one before it
+    before: jax.Array
     turns: jax.Array
 
 
@@ -205,7 +224,8 @@ class _Objective:
 
         def move(carry):
             f, gradient, turns = carry
-            size = jnp.maximum(_norm(gradient), 1e-300)  # single precision cannot hold what is left of it
+            # single precision cannot hold what is left of it
+            size = jnp.maximum(_norm(gradient), 1e-300)
             step = _solve(matrix, -(gradient / size).astype(jnp.float32), LAST_STEPS)
             f = f + size * step.astype(f.dtype)
             return f, self.at(f)[1], turns + 1
@@ -218,7 +238,8 @@ class _System(NamedTuple):
     solution: jax.Array
     left: jax.Array
     direction: jax.Array
-    ahead: jax.Array  # the matrix times that
+    # the matrix times that
+    ahead: jax.Array
     fall: jax.Array
     length: jax.Array
     steps: jax.Array

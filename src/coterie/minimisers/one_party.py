@@ -59,11 +59,16 @@ SMALLEST_SHARE = 2.0**-12
 class _State(NamedTuple):
     f: jax.Array
     smooth_grad: jax.Array
-    image: jax.Array  # T(f)
-    residual: jax.Array  # |f - T(f)|
-    envelope: jax.Array  # E(f)
-    point: jax.Array  # what would be returned
-    bound: jax.Array  # norm of a subgradient of J at `point`
+    # T(f)
+    image: jax.Array
+    # |f - T(f)|
+    residual: jax.Array
+    # E(f)
+    envelope: jax.Array
+    # what would be returned
+    point: jax.Array
+    # norm of a subgradient of J at `point`
+    bound: jax.Array
     steps: jax.Array
 
 
@@ -137,7 +142,8 @@ class _Search(NamedTuple):
     """Steps with one factorised Newton matrix: first a line search, then full steps while each halves the residual."""
 
     state: _State
-    share: jax.Array  # of the Newton point in the next candidate, the rest is T(f); 0 is always good enough
+    # of the Newton point in the next candidate, the rest is T(f); 0 is always good enough
+    share: jax.Array
     searching: jax.Array
     stalled: jax.Array
 
@@ -155,7 +161,8 @@ def _newton(objective: _Objective, state: _State, tolerance) -> _State:
             newton_point = state.f + direction(factor, state)
             candidate = objective.state(search.share * newton_point + (1 - search.share) * state.image, state.steps)
             enough = state.envelope - 0.1 * (1 - STEP_MARGIN) / (2 * objective.step) * state.residual**2
-            halved = candidate.residual < KEEP_FACTOR_WHILE * state.residual  # never once it is zero
+            # never once it is zero
+            halved = candidate.residual < KEEP_FACTOR_WHILE * state.residual
             # near the end the envelope drowns in rounding, and only a smaller residual tells progress
             good = halved | (search.searching & ((candidate.envelope <= enough) | (search.share == 0)))
             share = jnp.where(good, 1.0, jnp.where(search.share > SMALLEST_SHARE, search.share / 2, 0.0))
@@ -210,17 +217,22 @@ def _column(weight, like):
 # --- a single record with one score -----------------------------------------------------------------------------------
 
 SINGLE_STEPS = 6
-DOUBLE_STEPS = 2  # from a start that is right in single precision: the second is at rounding
-ROUNDING = 8  # times the spacing of doubles
-MOST_STEPS = 100  # steps at least halve every other time: a double is at its rounding by then
+# from a start that is right in single precision: the second is at rounding
+DOUBLE_STEPS = 2
+# times the spacing of doubles
+ROUNDING = 8
+# steps at least halve every other time: a double is at its rounding by then
+MOST_STEPS = 100
 
 
 class _LineSearch(NamedTuple):
     score: jax.Array
     low: jax.Array
     high: jax.Array
-    move: jax.Array  # length of the last step
-    earlier: jax.Array  # and of the one before
+    # length of the last step
+    move: jax.Array
+    # and of the one before
+    earlier: jax.Array
     steps: jax.Array
     done: jax.Array
 
@@ -245,7 +257,8 @@ def slope_at_minimum(
     loss: Loss, a: Any, y: Any, weight: Any, *, centre: Any, convexity: Any
 ) -> tuple[jax.Array, jax.Array]:
     """loss'(s), so that the minimiser is centre - (weight/convexity) loss'(s) a, and the norm of the gradient there."""
-    square = jnp.sum(a * a)  # a sum of products stays fast when it is mapped over many parties, a dot does not
+    # a sum of products stays fast when it is mapped over many parties, a dot does not
+    square = jnp.sum(a * a)
     slope, off = slope_on_line(loss, y, start=jnp.sum(a * centre), stiffness=weight * square / convexity)
     return slope, weight * jnp.sqrt(square) * off
 

@@ -18,25 +18,34 @@ from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.losses import Loss, Squared
 from coterie.problems.problem import Records
 
-MOST_STEPS = 40  # of conjugate gradients; eight are usual
-MOST_CORRECTIONS = 4  # one or two are usual
-FIRST_SHARE = 5e-7  # of the first gradient: where single precision ends
+# of conjugate gradients; eight are usual
+MOST_STEPS = 40
+# one or two are usual
+MOST_CORRECTIONS = 4
+# of the first gradient: where single precision ends
+FIRST_SHARE = 5e-7
 CORRECTION_SHARE = 1e-6
-STOP_SHARE = 0.25  # of the tolerance: a correction that aimed at the tolerance itself would often just miss it
-SPACING = 1.2e-7  # of single precision
-ROUNDING = 1e-6  # of a matrix product in single precision, over the trace
-SAMPLE_ROWS = 10  # for each feature, in the shared curvature
+# of the tolerance: a correction that aimed at the tolerance itself would often just miss it
+STOP_SHARE = 0.25
+# of single precision
+SPACING = 1.2e-7
+# of a matrix product in single precision, over the trace
+ROUNDING = 1e-6
+# for each feature, in the shared curvature
+SAMPLE_ROWS = 10
 
 
 class SharedCurvature(Minimiser):
     """Of one party; `batch` has a leading axis, and so have the minimisers and the norms of their gradients, which
     should be, and need not be, within the tolerances."""
 
-    @jax.default_matmul_precision("highest")  # a GPU would round single precision to ten bits
+    # a GPU would round single precision to ten bits
+    @jax.default_matmul_precision("highest")
     def minimise(self, prepared: Records, batch: Subproblem) -> tuple[jax.Array, jax.Array]:
         loss, (X, y, weight) = self.loss, prepared
         convexity = (self.regulariser.l2 + batch.curvature)[:, None]
-        linear = batch.linear - batch.curvature[:, None] * batch.target  # gradient: data + convexity f + linear
+        # gradient: data + convexity f + linear
+        linear = batch.linear - batch.curvature[:, None] * batch.target
         rows, stop = _single(X), STOP_SHARE * batch.tolerance
         inverses = _inverse_curvatures(loss, (rows, y, weight), _single(batch.target), convexity)
         single = rows, _single(convexity), jax.tree.map(_single, inverses)
@@ -70,7 +79,8 @@ class _Inverses(NamedTuple):
 
     least: jax.Array
     largest: jax.Array
-    share: jax.Array  # of the first
+    # of the first
+    share: jax.Array
 
     def __call__(self, gradient: jax.Array) -> jax.Array:
         if len(gradient) == 1:
@@ -98,10 +108,12 @@ def _inverse_curvatures(loss: Loss, records: Any, points: jax.Array, convexity: 
 class _State(NamedTuple):
     f: jax.Array
     scores: jax.Array
-    bends: jax.Array  # weighted curvatures of the loss there
+    # weighted curvatures of the loss there
+    bends: jax.Array
     gradient: jax.Array
     direction: jax.Array
-    fall: jax.Array  # gradient . preconditioned gradient
+    # gradient . preconditioned gradient
+    fall: jax.Array
     steps: jax.Array
 
 

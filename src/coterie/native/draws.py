@@ -11,7 +11,8 @@ import numpy as np
 from coterie.native.as241 import CENTRE, CENTRE_SHIFT, MIDDLE, MIDDLE_LIMIT, MIDDLE_SHIFT, OUTER
 from coterie.native.kernels import kernel
 
-_AT_ONCE = 512  # numbers that stay in the nearest cache
+# numbers that stay in the nearest cache
+_AT_ONCE = 512
 # |w| from here on is checked for q^2 > CENTRE_SHIFT, which needs |q| > 0.425
 _TAIL = int(0.4249 * 2.0**64)
 _inlined = numba.njit(inline="always", error_model="numpy")

@@ -41,7 +41,8 @@ class _Place:
         return cls(Path(file).parent)
 
     def ensure_cache_path(self) -> None:
-        pass  # it is there, or the kernel would not be kept
+        # it is there, or the kernel would not be kept
+        pass
 
     def get_cache_path(self) -> str:
         return str(cache_folder("numba"))

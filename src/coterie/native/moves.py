@@ -24,11 +24,15 @@ _SHIFT_BITS = int(np.float64(_SHIFT).view(np.int64))
 class People(NamedTuple):
     """The last person is nobody."""
 
-    rows: Any  # ((n + 1) * chunks, LANES)
-    labels: Any  # (n + 1,)
+    # ((n + 1) * chunks, LANES)
+    rows: Any
+    # (n + 1,)
+    labels: Any
     weights: Any
-    squares: Any  # |x|^2
-    absent: Any  # True for nobody, and for those who stay as they are even when it is their turn
+    # |x|^2
+    squares: Any
+    # True for nobody, and for those who stay as they are even when it is their turn
+    absent: Any
 
 
 class Scales(NamedTuple):
@@ -73,7 +77,8 @@ def advance(people, scales, centre, who, begins, ends, states, z_hat, room, out)
     n_chunks, d = room.shape[0] // 5, out.shape[1]
     flat = room.reshape(room.size)
     z, sums = flat[: n_chunks * LANES], flat[2 * n_chunks * LANES : 3 * n_chunks * LANES].view(np.int64)
-    rows, labels, weights, squares, absent = people  # in a loop, taking a field of a tuple costs as much as a person
+    # in a loop, taking a field of a tuple costs as much as a person
+    rows, labels, weights, squares, absent = people
     nobody = labels.shape[0] - 1
     for j in range(d):
         z[j] = _soft(centre.shrink * z_hat[j], centre.threshold)

@@ -19,9 +19,12 @@ from numba.extending import models, overload, register_model
 from coterie.native.kernels import jit
 
 LANES = 16
-_ALIGNED = 64  # bytes
-_FLAGS = ("contract", "nsz")  # products and sums may be fused; NaN and infinities stay what they are
-intrinsic: Any = extending.intrinsic  # whose results are called with one argument less than they are written with
+# bytes
+_ALIGNED = 64
+# products and sums may be fused; NaN and infinities stay what they are
+_FLAGS = ("contract", "nsz")
+# whose results are called with one argument less than they are written with
+intrinsic: Any = extending.intrinsic
 _INDEX = ir.VectorType(ir.IntType(32), LANES)
 
 
@@ -215,7 +218,8 @@ def _over_lanes(join: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             vector, width = args[0], LANES
             undefined = ir.Constant(vector.type, ir.Undefined)
-            while width > 1:  # one half onto the other
+            # one half onto the other
+            while width > 1:
                 width //= 2
                 order = ir.Constant(_INDEX, [(lane + width) % LANES for lane in range(LANES)])
                 vector = join(builder, vector, builder.shuffle_vector(vector, undefined, order))

@@ -21,9 +21,12 @@ from coterie.serialise import serialisable
 class Delivery(NamedTuple):
     """What happened in one round (or, with a leading axis, in all)."""
 
-    arrives: Any  # (n_arcs,) this round's message is heard
-    late: Any  # (n_arcs,) last round's message is heard instead
-    speaks: Any  # (n_parties,) the party takes part
+    # (n_arcs,) this round's message is heard
+    arrives: Any
+    # (n_arcs,) last round's message is heard instead
+    late: Any
+    # (n_parties,) the party takes part
+    speaks: Any
 
 
 @serialisable

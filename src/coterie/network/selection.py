@@ -14,8 +14,10 @@ from coterie.errors import InputError
 from coterie.network.topology import Topology
 from coterie.serialise import serialisable
 
-Uniform = Callable[[int], np.ndarray]  # that many independent numbers in [0, 1)
-_NUMBERS_AT_ONCE = 2**20  # bounds memory
+# that many independent numbers in [0, 1)
+Uniform = Callable[[int], np.ndarray]
+# bounds memory
+_NUMBERS_AT_ONCE = 2**20
 
 
 class Selection:
@@ -52,7 +54,8 @@ class Selection:
 class All(Selection):
     """Everybody in every round."""
 
-    seed: ClassVar[int] = 0  # nothing is drawn
+    # nothing is drawn
+    seed: ClassVar[int] = 0
 
     def draw(self, n_rounds, topology, uniform):
         return np.ones((n_rounds, topology.n_parties), dtype=bool)
@@ -69,7 +72,8 @@ EVERYBODY_WORKS = All()
 class Cyclic(Selection):
     """One after the other, in order."""
 
-    seed: ClassVar[int] = 0  # nothing is drawn
+    # nothing is drawn
+    seed: ClassVar[int] = 0
 
     def draw(self, n_rounds, topology, uniform):
         return _one_hot(np.arange(n_rounds) % topology.n_parties, topology.n_parties)

@@ -15,7 +15,8 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.serialise import serialisable
 
-MOST_IN_TOUCH = 10**4  # parties of a complete graph whose messages are written out, in a gigabyte
+# parties of a complete graph whose messages are written out, in a gigabyte
+MOST_IN_TOUCH = 10**4
 
 
 @serialisable

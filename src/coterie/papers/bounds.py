@@ -68,7 +68,8 @@ def common_hypotheses(plan: Plan) -> tuple[tuple[str, bool], ...]:
     return (
         ("rows have norm at most 1", facts.row_norm <= 1),
         ("the loss is a margin loss with slope at most 1", loss.margin and loss.lipschitz <= 1),
-        ("the loss is strictly convex and twice differentiable", loss.self_bounded),  # of ours, the logistic alone
+        # of ours, the logistic alone
+        ("the loss is strictly convex and twice differentiable", loss.self_bounded),
         (
             "the regulariser is strongly convex and smooth",
             plan.problem.regulariser.smooth and plan.problem.regulariser.l2 > 0,

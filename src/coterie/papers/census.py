@@ -20,8 +20,10 @@ from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem
 from coterie.schedules import Schedule
 
-PARTY_WEIGHT = 1750.0  # the papers' C
-_CHUNK = 2**24  # margins held at once
+# the papers' C
+PARTY_WEIGHT = 1750.0
+# margins held at once
+_CHUNK = 2**24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

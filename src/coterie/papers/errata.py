@@ -20,8 +20,10 @@ PP = "Zhang et al. 2018"
 MR = "Zhang et al. 2019"
 FP = "Cyffers et al. 2023"
 
-ROUNDING = 1e-9  # relative; numbers near 1 are compared to this
-_SMALLEST = 1e-12  # and numbers near 0 to this
+# relative; numbers near 1 are compared to this
+ROUNDING = 1e-9
+# and numbers near 0 to this
+_SMALLEST = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,8 @@ def bound(id: str, paper: str, statement: str, *, claimed: float, exact: float, 
     if _above(exact, claimed):
         verdict: Verdict = "false"
     elif certified is None or _above(certified, claimed):
-        verdict = "unproved"  # nobody exceeded it, and nobody has shown that nobody can
+        # nobody exceeded it, and nobody has shown that nobody can
+        verdict = "unproved"
     else:
         verdict = "loose" if _above(claimed, certified) else "true"
     return Erratum(id, paper, statement, float(claimed), float(exact), certified, verdict)

@@ -83,9 +83,11 @@ class Claim:
     """A statement about a figure that a number decides."""
 
     text: str
-    where: str  # in the paper
+    # in the paper
+    where: str
     accounting: Accounting
-    margin: float  # positive where the claim holds
+    # positive where the claim holds
+    margin: float
     margin_means: str
     runs: int
 

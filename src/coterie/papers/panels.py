@@ -10,15 +10,18 @@ from coterie.papers.figure import Curve
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-BARS = 20  # ranges over runs are drawn at about so many places
-INCHES_PER_NUMBER = 0.42  # along an axis of numbers as people write them
+# ranges over runs are drawn at about so many places
+BARS = 20
+# along an axis of numbers as people write them
+INCHES_PER_NUMBER = 0.42
 # what a reader of a legend cannot know
 WORDS = {
     "M1": "ADMM, each party's moves noised",
     "M2": "ADMM, sum of moves noised",
     "M3": "ADMM, sum of states noised",
 }
-ERROR = "test error"  # the label of an axis of shares, which is drawn in percent
+# the label of an axis of shares, which is drawn in percent
+ERROR = "test error"
 
 
 def grid(rows: int, columns: int, *, size: tuple[float, float] = (5.6, 3.2)) -> tuple["Picture", np.ndarray]:
@@ -29,7 +32,8 @@ def grid(rows: int, columns: int, *, size: tuple[float, float] = (5.6, 3.2)) -> 
     return picture, picture.subplots(rows, columns, squeeze=False)
 
 
-Styles = Mapping[str, Mapping[str, Any]]  # by the curve's name
+# by the curve's name
+Styles = Mapping[str, Mapping[str, Any]]
 
 
 def plot(axes: Any, curves: Iterable[Curve], styles: Styles, *, more: str = "", **style: Any) -> None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 Progress = Callable[[int, int], None]
-_UNITS = 1000  # of the progress bar per unit of cost
+# of the progress bar per unit of cost
+_UNITS = 1000
 _POLLED_S = 0.1
 
 
@@ -37,7 +38,8 @@ class Reproduced:
     figure: Figure
     directory: Path
     claims: tuple[dict[str, Any], ...]
-    resumed: bool  # it was there already
+    # it was there already
+    resumed: bool
 
     def summary(self) -> dict[str, Any]:
         failing = [claim["text"] for claim in self.claims if not claim["holds"]]
@@ -104,7 +106,8 @@ class _Workers:
 
     def wait_for(self, figure: str, part: str, place: Path) -> None:
         future = self.coming.get((figure, part))
-        while future is not None and _kept(place) is None:  # parts that are computed after it may take a while yet
+        # parts that are computed after it may take a while yet
+        while future is not None and _kept(place) is None:
             if future.done():
                 return future.result()
             wait([future], timeout=_POLLED_S)
@@ -235,7 +238,8 @@ def _kept(path: Path) -> list[Curve] | None:
 def _write_picture(path: Path, picture: "Picture") -> None:
     """A PNG with a palette: a third of the size, so that pages can carry many. Rare colours keep a place in it: a
     legend has lines that others hide in the plot."""
-    from PIL import Image  # matplotlib needs it, too
+    # matplotlib needs it, too
+    from PIL import Image
 
     drawn = io.BytesIO()
     picture.savefig(drawn, dpi=100)

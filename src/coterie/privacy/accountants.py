@@ -18,8 +18,10 @@ Ledger = Sequence[tuple[Event, int]]
 Accountant = Literal["best", "pure", "rdp", "gaussian", "mixed", "pld"]
 
 ORDERS = 1 + np.geomspace(1e-2, 1e6, 600)
-_MOST_MIXED = 1e3  # of an order; beyond it logarithms of tails have too few digits
-_SLACK = 1e-9  # on a logarithm, for rounding
+# of an order; beyond it logarithms of tails have too few digits
+_MOST_MIXED = 1e3
+# on a logarithm, for rounding
+_SLACK = 1e-9
 
 
 def check_delta(delta: float) -> float:
@@ -70,7 +72,8 @@ def least_noise(loss: Callable[[float], float], epsilon: float) -> float:
     for _ in range(48):
         middle = (low + high) / 2
         low, high = (low, middle) if loss(math.exp2(middle)) <= epsilon else (middle, high)
-    return math.exp2(high)  # the noisier end: never above the promise
+    # the noisier end: never above the promise
+    return math.exp2(high)
 
 
 def pure_epsilon(ledger: Ledger) -> float:
@@ -100,7 +103,8 @@ def gaussian_epsilon(ledger: Ledger, delta: float) -> float:
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if gaussian_delta(middle, ratio) > delta else (low, middle)
-    return high  # the upper end: never below the truth
+    # the upper end: never below the truth
+    return high
 
 
 def _gaussian_ratio(ledger: Ledger, accountant: Accountant) -> float:

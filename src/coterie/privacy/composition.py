@@ -47,7 +47,8 @@ from coterie.privacy.accountants import Ledger, check_delta, epsilon, gaussian_d
 
 # few, because each takes a share of delta; between two of them a Gaussian's bound is at most 1.5 % above its least
 ORDERS = 1 + np.exp2(np.arange(-2, 21) / 2)
-_ROUNDING = 1e-9  # relative: prices that add up to the limit on paper must not fail in the last digit
+# relative: prices that add up to the limit on paper must not fail in the last digit
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +160,8 @@ def total(prices: Sequence[Price], delta: float, *, in_advance: bool = False) ->
         return fits(prices, (most, delta), in_advance=in_advance)
 
     added = sum(price.epsilon for price in prices)
-    best = added if enough(added) else math.inf  # to the last digit what a plan alone has stated
+    # to the last digit what a plan alone has stated
+    best = added if enough(added) else math.inf
     low, high = 0.0, 2.0**-20
     while not enough(high):
         low, high = high, 2 * high
@@ -168,7 +170,8 @@ def total(prices: Sequence[Price], delta: float, *, in_advance: bool = False) ->
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return min(best, high * (1 + _ROUNDING))  # never below what was proved
+    # never below what was proved
+    return min(best, high * (1 + _ROUNDING))
 
 
 # --- ways -------------------------------------------------------------------------------------------------------------

@@ -188,7 +188,8 @@ class GaussianObjective(Event):
         if self.adjacency == "replace-one":
             return np.tile(base + self.rank * (plus + minus), (2, 1))
         without_with = base + self.rank * minus
-        if self.margin:  # the slope has one sign, which bounds this direction without the Jacobian
+        # the slope has one sign, which bounds this direction without the Jacobian
+        if self.margin:
             without_with = np.minimum(without_with, base + (math.log(2) + log_ndtr(t * self.ratio)) / t)
         return np.stack([base + self.rank * plus, without_with])
 

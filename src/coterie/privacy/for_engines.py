@@ -64,17 +64,21 @@ def answered(grant: ArgminGrant, noise: UnitNoise, f: jax.Array, bound: jax.Arra
 class People(NamedTuple):
     """One record each of many people."""
 
-    X: Any  # (n_people, d), in double precision or in single
+    # (n_people, d), in double precision or in single
+    X: Any
     y: Any
     weight: Any
-    square: Any  # |x|^2
+    # |x|^2
+    square: Any
 
 
 class PeopleStates(NamedTuple):
     """Everybody's state is common + multiple * x: a step adds multiples of public vectors and of one's own row x."""
 
-    common: Any  # (d,)
-    multiple: Any  # (n_people,)
+    # (d,)
+    common: Any
+    # (n_people,)
+    multiple: Any
 
 
 # (loss, y, start, stiffness) -> what `slope_on_line` gives, of all people

@@ -42,8 +42,10 @@ class Grant:
     __slots__ = ("event", "problem", "scales")
     scales: Any
     Scales: ClassVar[type]
-    uses: ClassVar[dict[Purpose, Use]] = {"release": "value"}  # the draws of a step, and where they go
-    size_of_noise: ClassVar[str] = "noise_std"  # on the value that is released, among the scales
+    # the draws of a step, and where they go
+    uses: ClassVar[dict[Purpose, Use]] = {"release": "value"}
+    # on the value that is released, among the scales
+    size_of_noise: ClassVar[str] = "noise_std"
 
     def __init__(self, scales: Any, event: Event | None, problem: Problem | None = None, seal: object = None) -> None:
         if seal is not _SEAL:
@@ -98,8 +100,10 @@ def untouched(records: Records) -> Records:
 class SumNoises(NamedTuple):
     """What the noise of a sum is made of, in units of the deviation that hides what a single party puts in."""
 
-    rows: int  # independent draws
-    size: float  # of each
+    # independent draws
+    rows: int
+    # of each
+    size: float
 
     @property
     def total(self) -> float:
@@ -121,12 +125,18 @@ def steps_of(unit: jax.Array, per_unit: Any = STEPS) -> jax.Array:
 
 
 class ArgminScales(NamedTuple):
-    curvature: Any  # weight of |f - target|^2 / 2; the one the theorem was checked with
-    extra_l2: Any  # weight of |f|^2 / 2 beyond the problem's own
-    noise_scale: Any  # of the linear term, in gradient units
-    output_scale: Any  # of the noise that hides how far the solver is from the exact minimiser
-    steps: Any  # of the grid in one unit of that noise
-    tolerance: Any  # absolute bound on the gradient at which the solver must stop
+    # weight of |f - target|^2 / 2; the one the theorem was checked with
+    curvature: Any
+    # weight of |f|^2 / 2 beyond the problem's own
+    extra_l2: Any
+    # of the linear term, in gradient units
+    noise_scale: Any
+    # of the noise that hides how far the solver is from the exact minimiser
+    output_scale: Any
+    # of the grid in one unit of that noise
+    steps: Any
+    # absolute bound on the gradient at which the solver must stop
+    tolerance: Any
 
 
 class ArgminGrant(Grant):
@@ -160,7 +170,8 @@ class ArgminGrant(Grant):
     def _subproblem(self, release_noise: jax.Array, *, linear: jax.Array, target: jax.Array) -> Subproblem:
         """What the noised objective has besides the problem's own."""
         scales = self._issued()
-        total = scales.curvature + scales.extra_l2  # both quadratics are one around a target nearer to zero
+        # both quadratics are one around a target nearer to zero
+        total = scales.curvature + scales.extra_l2
         return Subproblem(
             linear=needs_public(linear) + scales.noise_scale * release_noise,
             target=needs_public(target) * (scales.curvature / jnp.where(total > 0, total, 1.0)),
@@ -191,9 +202,12 @@ class SumGrant(Grant):
 
 
 class SumScales(NamedTuple):
-    noise_std: Any  # of the noise on the sum over all parties
-    steps: Any  # of the grid in one standard deviation
-    clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
+    # of the noise on the sum over all parties
+    noise_std: Any
+    # of the grid in one standard deviation
+    steps: Any
+    # largest gradient of a record of weight 1; infinite: not clipped
+    clip: Any
 
 
 class GradientSumGrant(SumGrant):

@@ -32,8 +32,10 @@ from coterie.serialise import serialisable
 
 
 class ImageScales(NamedTuple):
-    curvature: Any  # 1/prox_step
-    row_norm: Any  # of the mapped rows; longer ones are scaled down to it
+    # 1/prox_step
+    curvature: Any
+    # of the mapped rows; longer ones are scaled down to it
+    row_norm: Any
     noise_std: Any
     steps: Any
     tolerance: Any

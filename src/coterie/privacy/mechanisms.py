@@ -26,16 +26,20 @@ class PartyFacts:
 
     n_records: int
     degree: int
-    record_weight: float  # largest weight of one record of this party
-    extremes: tuple[tuple[int, float], ...]  # (n_records, record_weight) of the smallest and the largest party
+    # largest weight of one record of this party
+    record_weight: float
+    # (n_records, record_weight) of the smallest and the largest party
+    extremes: tuple[tuple[int, float], ...]
     n_parties: int
     row_norm: float
     label_bound: float | None
     n_coefficients: int
     adjacency: Adjacency
     unit: Unit
-    secret_rate: float = 1.0  # chance of taking part in a round where nobody can see who does
-    noise: SumNoises = ONE_NOISE  # of a sum, where the release is one
+    # chance of taking part in a round where nobody can see who does
+    secret_rate: float = 1.0
+    # of a sum, where the release is one
+    noise: SumNoises = ONE_NOISE
 
     @classmethod
     def of(
@@ -122,7 +126,8 @@ class Mechanism:
 
     # every mechanism is a dataclass
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    law: Law | None  # None: no noise is drawn
+    # None: no noise is drawn
+    law: Law | None
 
     def grant(self, t: int, party: int, problem: Problem, facts: PartyFacts) -> Grant:
         raise NotImplementedError

@@ -71,8 +71,10 @@ from coterie.problems.losses import Huber, Logistic, Multinomial, Squared
 from coterie.problems.problem import Problem, Records
 from coterie.serialise import serialisable
 
-TIMES_NOISE = 2.0  # curvature is seen where it exceeds this times s sqrt(p), s the noise of a p by p Hessian
-MOST_CURVATURE = 1.7  # x at which the sensitivity beside any loss is proved
+# curvature is seen where it exceeds this times s sqrt(p), s the noise of a p by p Hessian
+TIMES_NOISE = 2.0
+# x at which the sensitivity beside any loss is proved
+MOST_CURVATURE = 1.7
 LOSSES = (Logistic, Multinomial, Huber, Squared)
 
 
@@ -137,10 +139,14 @@ class _AtModel(SumGrant):
 
 
 class DerivativesScales(NamedTuple):
-    noise_std: Any  # of the noise on the sum over all parties
-    steps: Any  # of the grid in one standard deviation
-    clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
-    curvature_factor: Any  # k
+    # of the noise on the sum over all parties
+    noise_std: Any
+    # of the grid in one standard deviation
+    steps: Any
+    # largest gradient of a record of weight 1; infinite: not clipped
+    clip: Any
+    # k
+    curvature_factor: Any
 
 
 class DerivativesGrant(_AtModel):
@@ -160,7 +166,8 @@ class DerivativesGrant(_AtModel):
                 [records.X.T @ ((weight * curvature[:, i, j])[:, None] * records.X) for j in range(k)] for i in range(k)
             ]
             # coefficients are numbered feature by feature, and class by class within
-            matrix = jnp.stack([jnp.stack(row, axis=-1) for row in blocks], axis=1)  # (feature, class, feature, class)
+            # (feature, class, feature, class)
+            matrix = jnp.stack([jnp.stack(row, axis=-1) for row in blocks], axis=1)
             hessian = matrix.reshape(k * records.X.shape[1], -1)
         factor = as_issued(self.scales.curvature_factor, "scale")
         return contribute(jnp.concatenate([gradient, factor * _packed(hessian)]))

@@ -24,15 +24,21 @@ from coterie.privacy.sampling import GAMMA_STEPS, STEPS, More
 
 Law = Literal["gaussian", "gamma-sphere", "rounded-gaussian", "rounded-gamma-sphere", "discrete-gaussian"]
 Purpose = Literal["release", "output", "derivatives", "second_moment", "answers", "scores"]
-Use = Literal["objective", "value"]  # where a draw goes: inside what is minimised, or onto what is released
-Key = tuple[int, int, int]  # repeat, party, round
-Keys = Sequence[Key] | np.ndarray  # one a row
+# where a draw goes: inside what is minimised, or onto what is released
+Use = Literal["objective", "value"]
+# repeat, party, round
+Key = tuple[int, int, int]
+# one a row
+Keys = Sequence[Key] | np.ndarray
 
-KEYS_AT_ONCE = 1024  # whose draws are shared out to the cores
-_BYTES_PER_KEY = 2**37  # the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
+# whose draws are shared out to the cores
+KEYS_AT_ONCE = 1024
+# the block counter starts at 0 and ends after 2^32 blocks of 64 bytes
+_BYTES_PER_KEY = 2**37
 # draws of one purpose have one width: those of a round are numbered by it
 _PURPOSE = {"release": 0, "output": 1, "coins": 2, "derivatives": 3, "second_moment": 5, "answers": 6, "scores": 7}
-_WORDS_PER_BLOCK = 4  # of Philox
+# of Philox
+_WORDS_PER_BLOCK = 4
 _MORE_BYTES = 24
 
 
@@ -211,7 +217,8 @@ class SystemEntropy(_Source):
 
     def _next_words(self, size: int) -> np.ndarray:
         if os.getpid() != self._process or self._left < 8 * size:
-            self.__init__()  # a forked child would otherwise draw the same numbers as its parent
+            # a forked child would otherwise draw the same numbers as its parent
+            self.__init__()
         self._left -= 8 * size
         return np.frombuffer(self._stream.update(bytes(8 * size)), dtype=np.int64)
 
@@ -247,7 +254,8 @@ class KeyedEntropy(_Source):
 
 
 def _chacha(key: bytes, nonce: bytes) -> Any:
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # research with a seed does without it
+    # research with a seed does without it
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
     return Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
 

@@ -155,9 +155,11 @@ class ArgminBounds:
         c, ratio = w * x * x / self.convexity, x / self.convexity
         half = (rate * c - 2 * ratio) / 2
         root = math.hypot(half, math.sqrt(rate * c) * math.sqrt(rate + ratio))
-        p = (rate + ratio) / (root - half) if half < 0 else (half + root) / (rate * c)  # neither cancels
+        # neither cancels
+        p = (rate + ratio) / (root - half) if half < 0 else (half + root) / (rate * c)
         own = max(rate * w * x * q + math.log1p(c * q * (1 - q)) for q in (0.5, min(p, 1.0), 1.0))
-        return rate * (self.sensitivity - w * x) + own  # what the other record adds has no Jacobian
+        # what the other record adds has no Jacobian
+        return rate * (self.sensitivity - w * x) + own
 
     def with_output_noise(self, *, multiplier: float | None = None, rate: float | None = None) -> Grant:
         """Noise on the minimiser, whose sensitivity is G/Lambda, and 2 tolerance/Lambda more for an inexact one."""
@@ -340,12 +342,14 @@ class DualPerturbation(_GraphMechanism):
         assert self.step_epsilon is not None
         alpha = self.step_epsilon.at(t, party)
         if not self.as_published:
-            alpha /= 1 + OUTPUT_SHARE  # the solver's error is paid for out of it
+            # the solver's error is paid for out of it
+            alpha /= 1 + OUTPUT_SHARE
         factors = (2 if self.as_published else 1) * problem.loss.rank
         left = alpha - factors * math.log1p(bounds.jacobian)
         if left <= 0:
             left = alpha / 2
-            wanted = math.expm1(alpha / (2 * factors))  # the k that costs the other half
+            # the k that costs the other half
+            wanted = math.expm1(alpha / (2 * factors))
             bounds = dataclasses.replace(bounds, extra_l2=bounds.convexity * (bounds.jacobian / wanted - 1))
         # as published: zeta = alpha_hat for epsilon, that is B/C alpha_hat for (C/B) epsilon, whatever the adjacency
         return bounds.with_gamma_noise(left / (facts.record_weight if self.as_published else bounds.sensitivity))

@@ -40,7 +40,8 @@ from coterie.network.topology import AllPairs, Topology
 from coterie.privacy.noise import Keys
 from coterie.privacy.sampling import STEPS
 
-MOST_NUMBERS = 10**7  # of eigenvectors of honest sets that are gone through one by one
+# of eigenvectors of honest sets that are gone through one by one
+MOST_NUMBERS = 10**7
 
 
 class PairNoise(NamedTuple):

@@ -67,8 +67,10 @@ class ProximalBounds:
     prox_step: float
     relaxation: float
     l2: float
-    slope: float  # of one record of weight 1
-    clipped: bool  # the slope holds for the party's gradient as a whole only
+    # of one record of weight 1
+    slope: float
+    # the slope holds for the party's gradient as a whole only
+    clipped: bool
 
     @property
     def stretch(self) -> float:
@@ -120,14 +122,21 @@ class ProximalBounds:
 
 
 class ProxScales(NamedTuple):
-    curvature: Any  # 1/step
-    l2: Any  # weight of |x|^2 / 2 that the party carries inside its f
+    # 1/step
+    curvature: Any
+    # weight of |x|^2 / 2 that the party carries inside its f
+    l2: Any
     relaxation: Any
-    radius: Any  # to which the move, or the gradient part, is clipped; infinite: not at all
-    noise_std: Any  # of the noise on the release, or on the sum over all parties
-    steps: Any  # of the grid on which value and noise meet in one standard deviation
-    tolerance: Any  # absolute bound on the gradient at which the solver stops
-    strict: Any  # 1 where the price relies on the tolerance, 0 where clipping makes it moot
+    # to which the move, or the gradient part, is clipped; infinite: not at all
+    radius: Any
+    # of the noise on the release, or on the sum over all parties
+    noise_std: Any
+    # of the grid on which value and noise meet in one standard deviation
+    steps: Any
+    # absolute bound on the gradient at which the solver stops
+    tolerance: Any
+    # 1 where the price relies on the tolerance, 0 where clipping makes it moot
+    strict: Any
 
 
 class _ProxGrant(SumGrant):
@@ -181,7 +190,8 @@ def _gradient_part(loss: Loss, records: Records, point: Any, scales: ProxScales,
     """step * gradient of f at x = argmin f(x) + (l2/2) |x|^2 + (curvature/2) |x - point|^2, clipped to the radius, so
     that x = (point - that) / (1 + l2/curvature). NaN where the solver missed a tolerance that the price relies on."""
     total = scales.curvature + scales.l2
-    if lies_on_a_line(loss, records):  # nothing but numbers to find, and a length to clip
+    # nothing but numbers to find, and a length to clip
+    if lies_on_a_line(loss, records):
         a, y, weight = records.X[0], records.y[0], records.weight[0]
         centre = point * (scales.curvature / total)
         slope, bound = slope_at_minimum(loss, a, y, weight, centre=centre, convexity=total)
@@ -240,7 +250,8 @@ class ProximalMechanism(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
         for name in ("prox_step", "relaxation"):
-            object.__setattr__(self, name, float(getattr(self, name)))  # whatever NumPy handed in
+            # whatever NumPy handed in
+            object.__setattr__(self, name, float(getattr(self, name)))
         check_clip(self.clip)
         if not (self.prox_step > 0 and math.isfinite(self.prox_step)):
             raise InputError(f"prox_step: got {self.prox_step}; a positive finite number is needed")

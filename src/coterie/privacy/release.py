@@ -40,11 +40,16 @@ def _marker(name: str) -> Any:
     return primitive
 
 
-_release_p = _marker("coterie_release")  # what comes out is public
-_needs_public_p = _marker("coterie_needs_public")  # what goes in must already be public
-_as_issued_p = _marker("coterie_as_issued")  # what goes in must be what the plan or engine issued, untouched
-_contribute_p = _marker("coterie_contribute")  # what comes out is a contribution, bounded by its grant
-_keep_p = _marker("coterie_keep")  # what comes out is the state that a theorem lets a party carry on
+# what comes out is public
+_release_p = _marker("coterie_release")
+# what goes in must already be public
+_needs_public_p = _marker("coterie_needs_public")
+# what goes in must be what the plan or engine issued, untouched
+_as_issued_p = _marker("coterie_as_issued")
+# what comes out is a contribution, bounded by its grant
+_contribute_p = _marker("coterie_contribute")
+# what comes out is the state that a theorem lets a party carry on
+_keep_p = _marker("coterie_keep")
 
 Shapes = tuple[ShapedArray, ...]
 
@@ -231,7 +236,8 @@ class Label(NamedTuple):
     """What the check knows about one array."""
 
     secret: bool
-    origin: Origin | None = None  # what it is, as long as nobody has altered it
+    # what it is, as long as nobody has altered it
+    origin: Origin | None = None
 
 
 _DERIVED_SECRET, _DERIVED_PUBLIC = Label(True), Label(False)
@@ -360,7 +366,8 @@ def _while_flow(params: Any, inputs: list[Label]) -> list[Label]:
 def _scan_flow(params: Any, inputs: list[Label]) -> list[Label]:
     n_consts, n_carry = params["num_consts"], params["num_carry"]
     consts, carry, xs = inputs[:n_consts], inputs[n_consts : n_consts + n_carry], inputs[n_consts + n_carry :]
-    xs = [_merge([x]) for x in xs]  # a slice is no longer what was handed in
+    # a slice is no longer what was handed in
+    xs = [_merge([x]) for x in xs]
     body = params["jaxpr"].jaxpr
     carry = _fixed_point(carry, lambda c: _flow(body, consts + c + xs)[:n_carry])
     return carry + _flow(body, consts + carry + xs)[n_carry:]

@@ -50,12 +50,16 @@ GAMMA_ERROR = 2.0**-44
 # a gamma norm exceeds `largest_gamma` with a chance of at most this: up to it an unrounded vector's error is bounded
 GAMMA_TAIL = 2.0**-80
 _UNIT = 2.0**-53
-_SMALL = 2.0**-20  # a U or 1 - U below this is completed
-_FAR = 4.76  # and so is the size of its quantile, 4.763, with room for its error
+# a U or 1 - U below this is completed
+_SMALL = 2.0**-20
+# and so is the size of its quantile, 4.763, with room for its error
+_FAR = 4.76
 _SIGN = np.int64(-(2**63))
 _MORE_BITS = 192
-_OTHERS = 2**20  # how often a number may ask before the bits of the next one begin
-_AT_ONCE = 2**15  # numbers worked on at a time: they stay in a core's cache
+# how often a number may ask before the bits of the next one begin
+_OTHERS = 2**20
+# numbers worked on at a time: they stay in a core's cache
+_AT_ONCE = 2**15
 
 # (row, column, how often it was asked before) -> the next _MORE_BITS bits of the number that began there
 More = Callable[[int, int, int], int]
@@ -114,7 +118,8 @@ def _ratio(coefficients: Any, x: np.ndarray, out: np.ndarray) -> None:
 
 def _distance(words: np.ndarray) -> np.ndarray:
     """The smaller of U and 1 - U in units of 2^-64, to the middle of what the word leaves open."""
-    below_half = words ^ ~(words >> np.int64(63))  # w, or -1 - w where it is not negative
+    # w, or -1 - w where it is not negative
+    below_half = words ^ ~(words >> np.int64(63))
     return (below_half ^ _SIGN).astype(float) + 0.5
 
 
@@ -225,7 +230,8 @@ def _unsigned(words: np.ndarray) -> np.ndarray:
 
 # --- arbitrary precision ----------------------------------------------------------------------------------------------
 
-_contexts = threading.local()  # a precision of its own for each thread
+# a precision of its own for each thread
+_contexts = threading.local()
 
 
 class _Number:

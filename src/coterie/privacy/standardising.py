@@ -29,9 +29,11 @@ from coterie.privacy.release import Contribution, contribute, needs_public
 from coterie.problems.problem import Problem, Records
 from coterie.serialise import serialisable
 
-SUMS, SQUARES, GRADIENT = 0, 1, 2  # what a grant is for, in this order
+# what a grant is for, in this order
+SUMS, SQUARES, GRADIENT = 0, 1, 2
 COLUMN_ROUNDS = 2
-COLUMN_SHARE = 0.2  # of the budget, in squares of sensitivity over noise, for sums of columns and of squares
+# of the budget, in squares of sensitivity over noise, for sums of columns and of squares
+COLUMN_SHARE = 0.2
 PAYS_BELOW = 1.0
 
 
@@ -51,13 +53,18 @@ def _changes(replaced: bool) -> tuple[float, float]:
 
 
 class StandardisedScales(NamedTuple):
-    noise_std: Any  # of the noise on the sum over all parties, in units of r where columns are summed up
-    steps: Any  # of the grid in one standard deviation
-    clip: Any  # largest gradient of a record of weight 1; infinite: not clipped
+    # of the noise on the sum over all parties, in units of r where columns are summed up
+    noise_std: Any
+    # of the grid in one standard deviation
+    steps: Any
+    # largest gradient of a record of weight 1; infinite: not clipped
+    clip: Any
     stage: Any
     row_norm: Any
-    feature_norm: Any  # r
-    constant: Any  # 1 where the last column is the constant one, else 0
+    # r
+    feature_norm: Any
+    # 1 where the last column is the constant one, else 0
+    constant: Any
 
 
 class StandardisedGrant(SumGrant):

@@ -21,9 +21,12 @@ class Loss:
     smoothness: float
     rank: int
     n_outputs: int = 1
-    margin: bool = False  # a decreasing function of y * score with y = +-1
-    self_bounded: bool = False  # one score, and phi'' = |phi'| (1 - |phi'|)
-    quadratic: bool = False  # of one score, with the same curvature everywhere
+    # a decreasing function of y * score with y = +-1
+    margin: bool = False
+    # one score, and phi'' = |phi'| (1 - |phi'|)
+    self_bounded: bool = False
+    # of one score, with the same curvature everywhere
+    quadratic: bool = False
 
     def value(self, score: jax.Array, y: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -93,7 +96,8 @@ class HuberisedHinge(_TwoLabels):
 
     def phi(self, m):
         h = self.width
-        gap = jnp.clip(1 + h - m, 0.0, 2 * h)  # how far into the parabola
+        # how far into the parabola
+        gap = jnp.clip(1 + h - m, 0.0, 2 * h)
         value = gap**2 / (4 * h) + jnp.maximum(1 - h - m, 0.0)
         return value, -gap / (2 * h), jnp.where(jnp.abs(1 - m) <= h, 1 / (2 * h), 0.0)
 

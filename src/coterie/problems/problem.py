@@ -24,9 +24,12 @@ from coterie.serialise import serialisable
 class Records(NamedTuple):
     """One party's records as arrays; padding rows have weight 0."""
 
-    X: Any  # (n_records, n_features)
-    y: Any  # (n_records,)
-    weight: Any  # (n_records,)
+    # (n_records, n_features)
+    X: Any
+    # (n_records,)
+    y: Any
+    # (n_records,)
+    weight: Any
 
 
 @serialisable
@@ -72,7 +75,8 @@ class Problem:
         """w_i: what a record of sample and class weight 1 weighs at a party with `size` records."""
         if self.record_weight is not None:
             return self.record_weight
-        assert self.party_weight is not None  # exactly one is given
+        # exactly one is given
+        assert self.party_weight is not None
         return self.party_weight / size
 
     def largest_record_weight(self, size: int, facts: Facts) -> float:
@@ -99,13 +103,15 @@ class Problem:
 
 # --- unequal parties on one device: similar sizes are stacked, so nothing is padded to the largest --------------------
 
-MOST_PADDING = 1.25  # the largest party of a bucket over its smallest
+# the largest party of a bucket over its smallest
+MOST_PADDING = 1.25
 
 
 def group_by_size(sizes: Sequence[int]) -> list[np.ndarray]:
     """Parties of similar size, as ascending positions in the federation."""
     by_size = np.asarray(sizes)
-    if by_size.max() <= MOST_PADDING * by_size.min():  # a million people take no loop
+    # a million people take no loop
+    if by_size.max() <= MOST_PADDING * by_size.min():
         return [np.arange(len(by_size))]
     groups: list[list[int]] = []
     for party in np.argsort(by_size, kind="stable"):
@@ -128,7 +134,8 @@ def padded(parties: Sequence[Records]) -> Records:
 
 def _stack(problem: Problem, shards: Sequence[Any]) -> Records:
     size = len(shards[0].y)
-    if all(len(shard.y) == size for shard in shards):  # no padding: a million people take no loop
+    # no padding: a million people take no loop
+    if all(len(shard.y) == size for shard in shards):
         pooled = Records(*(np.concatenate([getattr(s, name) for s in shards]) for name in ("X", "y", "weight")))
         columns = problem.records(pooled, size=size)
         return Records(*(column.reshape(len(shards), size, *column.shape[1:]) for column in columns))

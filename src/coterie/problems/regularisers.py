@@ -19,7 +19,8 @@ class Regulariser:
     # every regulariser is a dataclass
     __dataclass_fields__: ClassVar[dict[str, Any]]
     l2: float
-    smooth: ClassVar[bool] = False  # True: nothing beyond the l2 term
+    # True: nothing beyond the l2 term
+    smooth: ClassVar[bool] = False
 
     def rest(self, f: jax.Array) -> jax.Array:
         """Value of the part beyond the l2 term."""

@@ -10,8 +10,10 @@ from pathlib import Path
 from coterie.errors import InputError
 from coterie.site.sockets import Sockets, UnreachableError
 
-SOCKET = "COTERIE_SITE_SOCKET"  # an environment variable: where `coterie site serve` listens
-NO_ANSWER = b""  # the site is not being served now
+# an environment variable: where `coterie site serve` listens
+SOCKET = "COTERIE_SITE_SOCKET"
+# the site is not being served now
+NO_ANSWER = b""
 
 
 class SiteSocket:

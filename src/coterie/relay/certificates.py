@@ -18,7 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from coterie.errors import InputError
 
 YEARS = 2
-_CLOCKS_APART = datetime.timedelta(hours=1)  # a certificate is valid from this long before it was made
+# a certificate is valid from this long before it was made
+_CLOCKS_APART = datetime.timedelta(hours=1)
 
 
 class Authority:

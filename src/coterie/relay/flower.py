@@ -39,11 +39,15 @@ from coterie.relay.hub import Hub
 from coterie.relay.processes import Processes, end_all
 from coterie.site.sockets import Exchange
 
-CONNECTION = "coterie"  # what the SuperLink is called in Flower's own configuration
-COORDINATOR_SOCKET = "coordinator-socket"  # in the run's configuration, for the ServerApp
+# what the SuperLink is called in Flower's own configuration
+CONNECTION = "coterie"
+# in the run's configuration, for the ServerApp
+COORDINATOR_SOCKET = "coordinator-socket"
 LOOPBACK = "127.0.0.1"
-READY_S = 120.0  # for a SuperLink to come up
-CONNECT_S = 90.0  # for a ServerApp to come up, before it is submitted again
+# for a SuperLink to come up
+READY_S = 120.0
+# for a ServerApp to come up, before it is submitted again
+CONNECT_S = 90.0
 _LOOK_S, _PAUSE_S = 0.1, 2.0
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 _APP = {

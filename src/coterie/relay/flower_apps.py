@@ -23,8 +23,10 @@ from coterie.relay.hub import ANSWER_S, Request, Worker
 
 RECORD, ENVELOPE = "coterie", "envelope"
 
-_POLL_S = 0.5  # a request to the SuperLink each time, on a machine that others need too
-_LOOK_S = 3.0  # how often it is looked whether nodes were started again
+# a request to the SuperLink each time, on a machine that others need too
+_POLL_S = 0.5
+# how often it is looked whether nodes were started again
+_LOOK_S = 3.0
 
 client = ClientApp()
 server = ServerApp()
@@ -49,7 +51,8 @@ def relay(grid: Grid, context: Context) -> None:
 
 class _Node(NamedTuple):
     id: int
-    activated: str  # it forgets messages when it is started again
+    # it forgets messages when it is started again
+    activated: str
 
 
 class _OnItsWay(NamedTuple):

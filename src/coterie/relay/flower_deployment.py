@@ -20,7 +20,8 @@ from coterie.relay.deployment import (
 
 FLOWER = "1.41"
 _HOME = "/var/lib/coterie-relay"
-_NODE_PORT = 9094  # on loopback, for the processes that a SuperNode starts
+# on loopback, for the processes that a SuperNode starts
+_NODE_PORT = 9094
 
 
 def write(folder: Path, server: Server, parties: Sequence[str]) -> None:

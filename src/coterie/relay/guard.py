@@ -31,7 +31,8 @@ def guarded(folder: Path) -> Iterator[None]:
 
 def main(folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # whatever stops the starter must not stop this first
+        # whatever stops the starter must not stop this first
+        signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     end_all(folder)
     shutil.rmtree(folder, ignore_errors=True)

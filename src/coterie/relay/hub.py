@@ -21,8 +21,10 @@ from coterie.errors import InputError
 from coterie.site.messages import MessageError, decoded, encoded
 from coterie.site.sockets import Exchange, UnreachableError, listening, receive, send, short_address
 
-SOCKET = "COTERIE_COORDINATOR_SOCKET"  # an environment variable of an engine's server: where the coordinator listens
-ANSWER_S = 600.0  # the longest that the coordinator waits for one answer before it asks again
+# an environment variable of an engine's server: where the coordinator listens
+SOCKET = "COTERIE_COORDINATOR_SOCKET"
+# the longest that the coordinator waits for one answer before it asks again
+ANSWER_S = 600.0
 
 
 class Request(NamedTuple):
@@ -83,7 +85,8 @@ class Hub:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return  # closed
+                # closed
+                return
             self._drop(self._worker)
             with self._lock:
                 self._worker = connection
@@ -143,7 +146,8 @@ class Worker:
 
     def answer(self, request: Request, answer: bytes | None) -> None:
         """None, or nothing at all: there is no answer now."""
-        with self._lock, contextlib.suppress(OSError):  # a coordinator that went asks again when it is back
+        # a coordinator that went asks again when it is back
+        with self._lock, contextlib.suppress(OSError):
             send(self._connection, encoded([request.number, answer or None]))
 
     def carry(self, exchange: Exchange) -> None:

@@ -30,8 +30,10 @@ from coterie.site.sockets import Exchange, UnreachableError
 
 _LOGGER = logging.getLogger("coterie")
 
-USER = "coordinator@coterie.local"  # as FLARE knows whoever submits jobs
-KIT = "kit.json"  # in the coordinator's kit: FLARE's names of the parties, and where the hub listens
+# as FLARE knows whoever submits jobs
+USER = "coordinator@coterie.local"
+# in the coordinator's kit: FLARE's names of the parties, and where the hub listens
+KIT = "kit.json"
 _PROJECT = "coterie"
 _CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 _EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -42,9 +44,12 @@ _PERMISSIONS = {
     "view": "any", "operate": "none", "shell_commands": "none", "byoc": "none",
 }  # fmt: skip
 POLL_S = 0.5
-START_S = 180.0  # within which a submitted job must have reached the hub
-PAUSE_S = 5.0  # before another one is submitted after one that has not
-MOST_FAILURES = 6  # jobs that may end so before the first one reaches it
+# within which a submitted job must have reached the hub
+START_S = 180.0
+# before another one is submitted after one that has not
+PAUSE_S = 5.0
+# jobs that may end so before the first one reaches it
+MOST_FAILURES = 6
 
 
 def check_installed() -> None:
@@ -56,7 +61,8 @@ def check_installed() -> None:
 def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange]:
     """A server and a site for every party on loopback; what has ended is started again."""
     check_installed()
-    folder = folder.resolve()  # what is started works in folders of its own
+    # what is started works in folders of its own
+    folder = folder.resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kits = folder / "kits"
     if not kits.exists():
@@ -118,7 +124,8 @@ def make_kits(
     names = {party: f"site-{number}" for number, party in enumerate(parties)}
     workspace = folder.with_name(f"{folder.name}-provisioned")
     project = folder.with_name(f"{folder.name}-project.json")
-    project.write_text(json.dumps(_project(server, port, list(names.values())), indent=1))  # JSON is YAML
+    # JSON is YAML
+    project.write_text(json.dumps(_project(server, port, list(names.values())), indent=1))
     done = subprocess.run(
         [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", str(workspace), "--force"],
         capture_output=True,
@@ -251,7 +258,8 @@ class Session:
     """Asks FLARE's server, through a process that lasts until something goes wrong (`relay.nvflare_session`)."""
 
     def __init__(self, kit: Path) -> None:
-        self.kit = kit.resolve()  # FLARE takes other paths to begin in a folder of its own
+        # FLARE takes other paths to begin in a folder of its own
+        self.kit = kit.resolve()
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, command: str, about: str) -> str:
@@ -295,7 +303,8 @@ class _Jobs:
         self._session = Session(kit)
         self._job: str | None = None
         self._submitted, self._not_before, self._reached = 0.0, 0.0, False
-        self._failures: int | None = 0  # until a job has reached the hub
+        # until a job has reached the hub
+        self._failures: int | None = 0
 
     def exchange(self, party: str, envelope: bytes) -> bytes:
         try:
@@ -330,7 +339,8 @@ class _Jobs:
         except RefusedError as error:
             self._job = None
             self._failed(str(error))
-        except UnreachableError as error:  # its server is away, or still starting
+        except UnreachableError as error:
+            # its server is away, or still starting
             _LOGGER.debug("nvflare: %s", error)
 
     def _has_ended(self) -> bool:

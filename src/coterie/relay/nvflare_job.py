@@ -14,9 +14,12 @@ from coterie.relay.at_site import SiteSocket
 from coterie.relay.hub import Worker
 from coterie.site.sockets import UnreachableError
 
-ANSWER_S = 600.0  # the longest that a site may take for one answer
-ALIVE_S = 5.0  # within which a site's worker says that it is there
-LOST_S = 8.0  # after which a worker that says nothing is given up, and with it the job
+# the longest that a site may take for one answer
+ANSWER_S = 600.0
+# within which a site's worker says that it is there
+ALIVE_S = 5.0
+# after which a worker that says nothing is given up, and with it the job
+LOST_S = 8.0
 
 
 class AtServer:

@@ -28,18 +28,21 @@ def main(user: str, kit: str) -> None:
     from nvflare.fuel.flare_api.flare_api import new_secure_session  # pyright: ignore[reportMissingImports]
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what FLARE prints is for a log
+    # what FLARE prints is for a log
+    os.dup2(2, 1)
     session = None
     for line in sys.stdin:
         command, about = line.rstrip("\n").split(" ", 1)
         try:
             session = session or new_secure_session(user, kit, timeout=LOGIN_S)
             told = {"value": answer(session, command, about)}
-        except BaseException as error:  # FLARE raises what it likes while its server is away or starting
+        except BaseException as error:
+            # FLARE raises what it likes while its server is away or starting
             said = " ".join(str(error).split())[:300] or type(error).__name__
             told = {"error": said, "logged_in": session is not None}
         print(json.dumps(told), file=answers, flush=True)
-    os._exit(0)  # without waiting for its threads
+    # without waiting for its threads
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,12 @@ from pathlib import Path
 
 from coterie.errors import CoterieError
 
-STOP_S = 5.0  # between asking a process to end and ending it
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0  # before a process that has ended is started again
-LONG_ENOUGH_S = 20.0  # one that ran for so long is started again without waiting
+# between asking a process to end and ending it
+STOP_S = 5.0
+# before a process that has ended is started again
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+# one that ran for so long is started again without waiting
+LONG_ENOUGH_S = 20.0
 _MARK = "COTERIE_ENGINE_FOLDER"
 _WATCH_S = 0.2
 
@@ -31,7 +34,8 @@ class _Child:
     process: subprocess.Popen[bytes]
     started: float
     pause: float = FIRST_PAUSE_S
-    again: float | None = None  # when it is to be started again
+    # when it is to be started again
+    again: float | None = None
 
 
 class Processes:
@@ -115,7 +119,8 @@ def end_all(folder: Path, own: Sequence[subprocess.Popen[bytes]] = ()) -> None:
         while marked(folder) and time.monotonic() < end:
             time.sleep(0.05)
     for process in own:
-        process.wait()  # or it would stay as a zombie
+        # or it would stay as a zombie
+        process.wait()
 
 
 def mark(folder: Path) -> dict[str, str]:

@@ -8,7 +8,8 @@ from coterie.charts import Lines, Series, percent
 from coterie.report import frame
 from coterie.report.run_files import RunFiles
 
-MOST_NAMED = 5  # that are told apart by colour and shape
+# that are told apart by colour and shape
+MOST_NAMED = 5
 
 
 def compare_page(runs: Sequence[tuple[str, RunFiles]]) -> str:

@@ -14,7 +14,8 @@ from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.serialise import read_json
 
-LARGEST = 5 * 10**8  # bytes of a file
+# bytes of a file
+LARGEST = 5 * 10**8
 _DATE = re.compile(r"date: (\d{4}-\d{2}-\d{2})")
 
 

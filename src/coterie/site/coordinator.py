@@ -44,7 +44,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 class Progress(NamedTuple):
     """Where a run is: for whoever watches."""
 
-    phase: str  # "opening", "round", "signing", "handing out"
+    # "opening", "round", "signing", "handing out"
+    phase: str
     round: int
     n_rounds: int
     answered: tuple[str, ...]
@@ -73,11 +74,14 @@ class Coordinator:
         self.folder, self.watch = folder, watch
         self.d = self.plan.problem.n_coefficients(self.plan.facts)
         self.form = RoundForm(proposal)
-        self.packets: list[list[bytes]] = []  # of every round, as sites are told
+        # of every round, as sites are told
+        self.packets: list[list[bytes]] = []
         self.releases: list[np.ndarray] = []
         self.chain = ReleaseChain(proposal.digest)
-        self.known = dict.fromkeys(proposal.names, 0)  # rounds that each site has heard
-        self.stop = threading.Event()  # set by whoever wants to end this
+        # rounds that each site has heard
+        self.known = dict.fromkeys(proposal.names, 0)
+        # set by whoever wants to end this
+        self.stop = threading.Event()
         seed = proposal.seed
         self.source: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
 
@@ -219,10 +223,12 @@ class Coordinator:
                 wait(asking, return_when=FIRST_EXCEPTION)
             finally:
                 if not all(future.done() and future.exception() is None for future in asking):
-                    self.stop.set()  # nobody goes on waiting for the others
+                    # nobody goes on waiting for the others
+                    self.stop.set()
         failed = [error for future in asking if (error := future.exception()) is not None]
         for error in failed:
-            if not isinstance(error, Interrupted):  # which those get who were waiting meanwhile
+            # which those get who were waiting meanwhile
+            if not isinstance(error, Interrupted):
                 raise error
         if failed:
             raise failed[0]
@@ -247,7 +253,8 @@ class Coordinator:
             except MessageError as error:
                 raise self._unusable(party, error) from None
             message = self._checked(party, packet)
-            if message.kind == "behind":  # it was started again, and remembers what it has committed only
+            # it was started again, and remembers what it has committed only
+            if message.kind == "behind":
                 self.known[party] = message["known"]
                 continue
             if message.kind == "refused":

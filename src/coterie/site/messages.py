@@ -19,8 +19,10 @@ from coterie.errors import CoterieError
 from coterie.keys import SIGNATURE_BYTES, Identity, PrivateKeys, SignatureError
 
 VERSION = 1
-LARGEST_PACKET = 2**26  # bytes
-COORDINATOR = "coordinator"  # as a sender; no party can have this name
+# bytes
+LARGEST_PACKET = 2**26
+# as a sender; no party can have this name
+COORDINATOR = "coordinator"
 _LONGEST_NAME = 200
 _MOST_ROUNDS = 10**6
 
@@ -123,11 +125,13 @@ def numbers(field: dict[str, Any], shape: Sequence[int], *, largest_norm: float 
     if field["shape"] != list(shape):
         raise MessageError(f"an array of shape {tuple(field['shape'])}; {tuple(shape)} is what the plan says")
     value = np.frombuffer(field["data"], dtype=field["dtype"]).reshape(shape)
-    if field["dtype"] == "<i8":  # modulo 2^64: every one is as good as any other
+    # modulo 2^64: every one is as good as any other
+    if field["dtype"] == "<i8":
         return value
     if not np.isfinite(value).all():
         raise MessageError("an array with a number that is not finite")
-    if value.size and not np.abs(value).max() <= largest_norm:  # before squares, which could overflow
+    # before squares, which could overflow
+    if value.size and not np.abs(value).max() <= largest_norm:
         raise MessageError(f"an array with a number beyond {largest_norm:g}")
     if not np.linalg.norm(value) <= largest_norm:
         raise MessageError(f"an array of norm {np.linalg.norm(value):.3g}; at most {largest_norm:g} is allowed")
@@ -162,7 +166,8 @@ def encoded(content: Any) -> bytes:
 def decoded(content: bytes) -> Any:
     try:
         return msgpack.unpackb(content, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack raises what its parts raise: ValueError, its own, UnicodeDecodeError, ...
+    except Exception as error:
+        # msgpack raises what its parts raise: ValueError, its own, UnicodeDecodeError, ...
         raise MessageError(f"a packet that cannot be decoded ({type(error).__name__})") from None
 
 
@@ -209,7 +214,8 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "round": _is_round,
     "rounds": _is_round,
     "first": _is_round,
-    "known": _is_round,  # how many rounds a site has heard
+    # how many rounds a site has heard
+    "known": _is_round,
     "heard": _is_heard,
     "value": functools.partial(_is_array, "<f8"),
     "steps": functools.partial(_is_array, "<i8"),

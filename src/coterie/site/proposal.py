@@ -26,8 +26,10 @@ from coterie.serialise import read_json
 from coterie.site.messages import COORDINATOR
 
 FORMAT = "coterie-proposal-1"
-LARGEST_NORM = 1e9  # of a released value: no run that gets anywhere comes near it
-LONGEST_TITLE = 200  # characters
+# of a released value: no run that gets anywhere comes near it
+LARGEST_NORM = 1e9
+# characters
+LONGEST_TITLE = 200
 _KEYS = {
     "format", "title", "plan", "plan_digest", "delta", "tuning", "schema", "intercept", "parties", "coordinator",
     "wait_s", "largest_norm", "seed", "nonce",

@@ -15,9 +15,12 @@ from coterie.data.tables import Table, read_columns
 from coterie.errors import InputError
 from coterie.site.proposal import Proposal
 
-ENCODED = ".npz"  # of records that were encoded before: X, y and weight
-MOST_CUT = 0.5  # share of a column outside its range, from which on it is most likely in another unit
-NARROW = 0.02  # share of its range that a column fills, below which it may be in another unit
+# of records that were encoded before: X, y and weight
+ENCODED = ".npz"
+# share of a column outside its range, from which on it is most likely in another unit
+MOST_CUT = 0.5
+# share of its range that a column fills, below which it may be in another unit
+NARROW = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,8 @@ def misfits(path: Path, proposal: Proposal, party: int) -> list[Misfit]:
     """Everything about these records that the proposal did not expect."""
     facts = proposal.plan.facts
     if path.suffix == ENCODED:
-        return []  # `read_shard` refuses what does not fit
+        # `read_shard` refuses what does not fit
+        return []
     schema = _schema_of(proposal)
     table = _read(path, schema)
     found = [row for misfit in schema.misfits(table) for row in _rows(misfit, table)]

@@ -17,7 +17,8 @@ from coterie.site.site import Site
 from coterie.site.sockets import MOST_CONNECTIONS, UnreachableError, listening, receive, send
 from coterie.site.store import locked
 
-IDLE_S = 600.0  # after which a silent connection is closed
+# after which a silent connection is closed
+IDLE_S = 600.0
 
 
 def serve(site: Site, socket_path: Path | None = None, *, group: str | None = None) -> None:
@@ -53,7 +54,8 @@ def _accept(listener: socket.socket, asked: "queue.Queue[Any]", stopping: thread
         try:
             connection, _ = listener.accept()
         except OSError:
-            return  # closed
+            # closed
+            return
         if not places.acquire(blocking=False):
             connection.close()
             continue

@@ -51,7 +51,8 @@ from coterie.site.rounds import RoundForm
 from coterie.site.store import Store
 from coterie.transcript import ReleaseChain, Transcript
 
-NOBODY = "0" * 64  # the run in an answer to something that names none
+# the run in an answer to something that names none
+NOBODY = "0" * 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +192,8 @@ class Site:
             return self._answer(message)
         except (CoterieError, OSError) as error:
             reason = " ".join(str(error).split())[:500] or type(error).__name__
-        except Exception as error:  # a defect must not tell anything outside, nor stop the site
+        except Exception as error:
+            # a defect must not tell anything outside, nor stop the site
             reason = f"a defect ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         self._log_refusal(run, reason)
         return pack("refused", run, self.policy.name, self.keys)
@@ -210,7 +212,8 @@ class Site:
         run = self._runs.get(message.run)
         proposal = self.store.approved(message.run) if run is None else run.proposal
         assert proposal is not None
-        message.check_signature(proposal.coordinator)  # before any work is done for it
+        # before any work is done for it
+        message.check_signature(proposal.coordinator)
         if run is None:
             run = _Run(self, proposal)
         self._runs[message.run] = run
@@ -226,7 +229,8 @@ class _Run:
         self.digest = proposal.digest
         self.party = proposal.party_of(site.keys.identity)
         self.form = RoundForm(proposal)
-        self.works = self.plan.participation  # None: everybody in every round
+        # None: everybody in every round
+        self.works = self.plan.participation
         self.chain, self.released, self.heard = ReleaseChain(self.digest), [], []
         self.chains = [self.chain.hexdigest]
         self.step: OneParty | None = None
@@ -239,7 +243,8 @@ class _Run:
         """Reserve the whole plan's price, once."""
         site = self.site
         site.read_policy()
-        refusals = site.policy.refusals(self.proposal, self.party)  # which may have changed since it was approved
+        # which may have changed since it was approved
+        refusals = site.policy.refusals(self.proposal, self.party)
         if refusals:
             raise MessageError(f"the policy does not allow this run: {'; '.join(refusals)}")
         self._ready_step()

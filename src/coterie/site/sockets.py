@@ -14,11 +14,14 @@ from pathlib import Path
 from coterie.errors import CoterieError, InputError
 from coterie.site.messages import LARGEST_PACKET
 
-Exchange = Callable[[str, bytes], bytes]  # a party's name and bytes for it; its answer, or UnreachableError
-LARGEST_ENVELOPE = LARGEST_PACKET + 48  # a key that is used once, and a tag
+# a party's name and bytes for it; its answer, or UnreachableError
+Exchange = Callable[[str, bytes], bytes]
+# a key that is used once, and a tag
+LARGEST_ENVELOPE = LARGEST_PACKET + 48
 MOST_CONNECTIONS = 64
 _LENGTH = struct.Struct(">I")
-_LONGEST_ADDRESS = 100  # bytes; the operating system takes 107
+# bytes; the operating system takes 107
+_LONGEST_ADDRESS = 100
 
 
 class UnreachableError(CoterieError):
@@ -43,7 +46,8 @@ def listening(path: Path, *, group: str | None = None) -> Iterator[socket.socket
     """A socket that its owner can connect to, and members of a group if there is one; gone at the end."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.unlink(missing_ok=True)  # of a server that was killed: whoever listens has locked the folder
+        # of a server that was killed: whoever listens has locked the folder
+        path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
             with short_address(path) as address:
@@ -68,7 +72,8 @@ def listening(path: Path, *, group: str | None = None) -> Iterator[socket.socket
         yield listener
     finally:
         with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes whoever accepts
+            # wakes whoever accepts
+            listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         path.unlink(missing_ok=True)
 

@@ -47,12 +47,14 @@ def charge_once(prepared: Prepared, ledger: Spending | None) -> Past:
     common = mpi.whole_identity(plan, comm.size, _noise(prepared), _identity(prepared))
     # first: a charge whose run cannot be found again would be made twice
     saved.begin(common, past=None)
-    saved.check(common)  # another run's checkpoint is refused here
+    # another run's checkpoint is refused here
+    saved.check(common)
     if saved.past is None:
         paid = _paid_before(ledger, saved.name)
         try:
             saved.settle(charge(prepared, ledger, run=saved.name) if paid is None else paid)
-        except (BudgetError, LedgerError, InputError):  # nothing was charged
+        except (BudgetError, LedgerError, InputError):
+            # nothing was charged
             saved.remove()
             raise
     past = saved.past

@@ -31,10 +31,14 @@ from coterie.stopping import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
 
 Progress = Callable[[int, int], None]
-References = dict[str, dict[str, Any]]  # by name: "nonprivate", all records in one place, and "alone", a party's own
-MOST_ROWS = 0.75  # of those that fill their ranges evenly; half of them are longer than what is usual
-WEAK = 1e-6  # l2 of the lines without privacy, for each record
-MOST_ALONE = 20  # parties whose own fits are looked at
+# by name: "nonprivate", all records in one place, and "alone", a party's own
+References = dict[str, dict[str, Any]]
+# of those that fill their ranges evenly; half of them are longer than what is usual
+MOST_ROWS = 0.75
+# l2 of the lines without privacy, for each record
+WEAK = 1e-6
+# parties whose own fits are looked at
+MOST_ALONE = 20
 NEVER = -100.0
 
 
@@ -47,7 +51,8 @@ class Outcome:
     seconds: float
     log: Log
     moments: Released | None = None
-    proposal: Proposal | None = None  # of a run between sites
+    # of a run between sites
+    proposal: Proposal | None = None
 
     @functools.cached_property
     def inference(self) -> Inference | None:
@@ -192,7 +197,8 @@ def _best_fit(records: Records, X: np.ndarray, y: np.ndarray, weight: np.ndarray
     l2 = WEAK * len(y) * facts.row_norm**2
     if facts.labels is None:
         slopes = np.atleast_2d(Ridge(alpha=l2, fit_intercept=False).fit(X, y, weight).coef_)
-    elif len(present := np.unique(y).astype(int)) == 1:  # a party that has seen one class answers it
+    elif len(present := np.unique(y).astype(int)) == 1:
+        # a party that has seen one class answers it
         slopes = np.zeros((1 if len(facts.labels) == 2 else len(facts.labels), X.shape[1]))
         slopes[0 if len(slopes) == 1 else present[0], -1] = 1.0 if len(slopes) > 1 or present[0] else -1.0
     else:
@@ -201,7 +207,8 @@ def _best_fit(records: Records, X: np.ndarray, y: np.ndarray, weight: np.ndarray
         if len(facts.labels) > 2:
             both = np.vstack([-slopes[0], slopes[0]]) if len(present) == 2 else slopes
             slopes = np.zeros((len(facts.labels), X.shape[1]))
-            slopes[:, -1] = NEVER  # of classes that the party has not seen
+            # of classes that the party has not seen
+            slopes[:, -1] = NEVER
             slopes[present] = both
     coefficients, constants = split_intercept(slopes, facts.row_norm, intercept=records.intercept)
     model = {
@@ -266,7 +273,8 @@ def outcome_of(
     except Interrupted as stopped:
         transcript = stopped.transcript
     with stoppable() as stop:
-        stop.patience = math.inf  # until whoever called this has written it
+        # until whoever called this has written it
+        stop.patience = math.inf
         log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")
         return Outcome(
             spec=prepared.spec,

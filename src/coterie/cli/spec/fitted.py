@@ -24,7 +24,8 @@ class FittedModel:
     row_norm: float
     slopes: np.ndarray
     constants: np.ndarray
-    constant_column: bool = False  # of Adult: a feature that is no column of the schema
+    # of Adult: a feature that is no column of the schema
+    constant_column: bool = False
     shortening: Shortening | None = None
 
     @classmethod

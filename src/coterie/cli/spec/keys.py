@@ -11,7 +11,8 @@ from coterie.errors import InputError
 
 Check = Callable[[str, Any], Any]
 REQUIRED: Any = object()
-LARGEST = 1e100  # squares of larger numbers leave the range of float64
+# squares of larger numbers leave the range of float64
+LARGEST = 1e100
 
 
 class Key(NamedTuple):
@@ -22,7 +23,8 @@ class Key(NamedTuple):
 def read_toml(what: str, text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # besides TOMLDecodeError: integers of thousands of digits
+    except (ValueError, RecursionError) as error:
+        # besides TOMLDecodeError: integers of thousands of digits
         raise InputError(f"{what}: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
 
 

@@ -56,7 +56,8 @@ class SiteProcesses:
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     env={**os.environ, **mark(self.folder)},
-                    start_new_session=True,  # Ctrl-C is this process's to answer
+                    # Ctrl-C is this process's to answer
+                    start_new_session=True,
                 )
 
     def watched(self, carry: Exchange) -> Exchange:
@@ -93,7 +94,8 @@ def sites_of(
     plan: Plan, federation: Federation, *, delta: float, seed: int | None, title: str
 ) -> Iterator[tuple[Proposal, PrivateKeys, SiteProcesses]]:
     """Sites with these records on this machine, all of which have approved the plan; all gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="coterie-"))  # for the owner alone
+    # for the owner alone
+    folder = Path(tempfile.mkdtemp(prefix="coterie-"))
     with guarded(folder):
         keys = [PrivateKeys.generate() for _ in federation.shards]
         own = PrivateKeys.generate()
@@ -153,11 +155,13 @@ def execute_at_sites(
         on_this_machine(spec.engine.name, running.folder / "engine", running.sockets) as carry,
         stoppable() as stop,
     ):
-        stop.patience = max(stop.patience, 1)  # from here on, what was released is kept
+        # from here on, what was released is kept
+        stop.patience = max(stop.patience, 1)
         exchange = Sealing(proposal, keys, running.watched(carry))
         coordinator = Coordinator(proposal, keys, exchange, running.folder / "run", watch=watch)
         transcript, signed = coordinate(coordinator, stop)
-        stop.patience = math.inf  # until whoever called this has written it
+        # until whoever called this has written it
+        stop.patience = math.inf
         log.add(f"{transcript.n_rounds} of {plan.n_rounds} rounds released")
         if signed is not None:
             log.add(f"signed by {', '.join(plan.facts.parties)}")

@@ -31,7 +31,8 @@ from coterie.planner import ALGORITHM, Planner
 from coterie.problems import L2, LOSSES, Ball, Box, ElasticNet, Loss, Problem, Regulariser
 from coterie.schedules import Schedule
 
-DEFAULT_PARTIES = 5  # of a data set that has no parties of its own
+# of a data set that has no parties of its own
+DEFAULT_PARTIES = 5
 SELECTIONS = {"all": All, "cyclic": Cyclic, "shuffled": Shuffled, "sample": Sample, "poisson": Poisson, "walk": Walk}
 _LOGGER = logging.getLogger("coterie")
 _SHAPES = {"huberised-hinge": "width", "huber": "threshold"}
@@ -391,7 +392,8 @@ def _converted(where: str, value: Any, hint: Any, facts: Facts) -> Any:
         return keys.boolean(where, value)
     if float in kinds:
         return keys.number(where, value)
-    return one_of(where, value, typing.get_args(hint))  # a Literal
+    # a Literal
+    return one_of(where, value, typing.get_args(hint))
 
 
 def _schedule(where: str, value: Any, facts: Facts) -> Schedule:

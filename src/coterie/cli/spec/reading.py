@@ -19,7 +19,8 @@ from coterie.relay.engines import ENGINES as RELAYS
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "inference", "engine")
 SOURCES = ("dataset", "file", "files")
 ENGINES = ("in-process", "mpi", *RELAYS)
-LARGEST_SPEC = 10**7  # bytes; a spec is written by people
+# bytes; a spec is written by people
+LARGEST_SPEC = 10**7
 LARGEST_SEED = 2**63 - 1
 PRIVATE = "private"
 
@@ -79,7 +80,8 @@ class AlgorithmSection:
 
     name: str | None
     rounds: int | None
-    settings: dict[str, Any]  # checked where the algorithm is made
+    # checked where the algorithm is made
+    settings: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

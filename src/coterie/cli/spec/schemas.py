@@ -13,8 +13,10 @@ from coterie.data.design import row_norms
 from coterie.data.tables import USUAL, Dialect, column_names, read_columns
 from coterie.errors import InputError
 
-_MOST_CLASSES = 10  # more different whole numbers are a number to predict
-_MOST_CATEGORIES = 100  # more different texts are names or notes, not categories
+# more different whole numbers are a number to predict
+_MOST_CLASSES = 10
+# more different texts are names or notes, not categories
+_MOST_CATEGORIES = 100
 
 _TEMPLATE = """\
 # A public schema. Fill in every range and every list of categories from public knowledge: what could ever be there,
@@ -67,7 +69,8 @@ _AMOUNTS = (
 )
 _AMOUNTS += r"(_\w+)?|(n|num|number|count)_\w+|\w+_count"
 _ORDERS = (
-    1000  # of a range that begins at nothing or near it: values that filled it evenly would leave its low end empty
+    # of a range that begins at nothing or near it: values that filled it evenly would leave its low end empty
+    1000
 )
 _LOG = (
     "log = true # proposed: amounts are spread over orders of magnitude; remove it where values fill the range evenly"
@@ -180,7 +183,8 @@ def _read_off(name: str, values: np.ndarray, is_label: bool) -> list[str]:
     if is_label and len(found) <= _MOST_CLASSES and np.all(found == np.rint(found)):
         return [f"values = [{', '.join(_quoted(str(int(v))) for v in found)}]"]
     low, high = float(there.min()), float(there.max())
-    high = high if high > low else low + 1.0  # a constant column still needs a range
+    # a constant column still needs a range
+    high = high if high > low else low + 1.0
     blanks = ["missing = true"] if np.isnan(values).any() and not is_label else []
     return [f"minimum = {low!r}", f"maximum = {high!r}", *blanks]
 

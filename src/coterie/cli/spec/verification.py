@@ -57,10 +57,12 @@ class Source(NamedTuple):
     records: Records | None
     schema: Schema | None
     intercept: bool
-    tested: bool  # on records that are not here
+    # on records that are not here
+    tested: bool
 
 
-_NEAR_ZERO = 1e-12  # of coefficients: other machines round sums of opposite numbers differently
+# of coefficients: other machines round sums of opposite numbers differently
+_NEAR_ZERO = 1e-12
 
 
 def verify_path(path: Path, *, report: bool = True) -> tuple[Certificate, list[str], list[str]]:
@@ -206,7 +208,8 @@ def _check_page(page: str, certificate: Certificate) -> bool:
         if page != expected:
             raise InputError("certificate: certificate.md does not say what certificate.json says")
         return True
-    head = expected[: expected.index("\n|")]  # title, verdict and the promise
+    # title, verdict and the promise
+    head = expected[: expected.index("\n|")]
     if not page.startswith(head):
         raise InputError("certificate: certificate.md does not promise what certificate.json says")
     return False
@@ -374,7 +377,8 @@ def _check_plan(spec: Spec, certificate: Certificate) -> None:
     """Make the plan again, from the spec and the public facts."""
     try:
         remade = make_plan(spec, certificate.plan.facts)
-        if remade.digest != certificate.plan.digest:  # other machines may round the last digits of a noise differently
+        # other machines may round the last digits of a noise differently
+        if remade.digest != certificate.plan.digest:
             compare("plan: ", json.loads(remade.to_json()), json.loads(certificate.plan.to_json()))
     except InputError as error:
         reason = str(error).removeprefix("certificate: ").replace("its plan", "spec.toml")

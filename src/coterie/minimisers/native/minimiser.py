@@ -12,7 +12,8 @@ from coterie.machine import n_cores
 from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.problems.problem import Records
 
-PIECES = 8  # for each core: those who are done early take another
+# for each core: those who are done early take another
+PIECES = 8
 
 
 def sparse(records: Sequence[Records], features_per_place: int) -> bool:

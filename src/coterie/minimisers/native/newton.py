@@ -35,17 +35,28 @@ from coterie.native.vectors import (
     where_positive,
 )
 
-MOST_TURNS, MOST_STEPS = 30, 60  # of Newton's method; of conjugate gradients in a turn
-MOST_EXACT_TURNS = 6  # two or three are usual; a tolerance below rounding is never met
-THIN = 8  # the first turns take every eighth row, of
-MANY_ROWS = 40  # for each feature
-THIN_ENDS = 0.03  # of the first gradient: about where the other rows are missed
-SINGLE_ENDS = 1e-5  # of the first gradient: where single precision does
-LOOSEST, TIGHTEST = 0.1, 1e-6  # what a turn may leave of a gradient
-STOP_SHARE = 0.25  # of the tolerance: who aims at the tolerance itself often just misses it
-SAMPLE_ROWS = 5  # for each feature, in the preconditioner
-ROUNDING = 1e-6  # of the preconditioner, over its trace
-WELL_CONDITIONED = 4  # trace of the data's curvature over the convexity, up to which no preconditioner pays
+# of Newton's method; of conjugate gradients in a turn
+MOST_TURNS, MOST_STEPS = 30, 60
+# two or three are usual; a tolerance below rounding is never met
+MOST_EXACT_TURNS = 6
+# the first turns take every eighth row, of
+THIN = 8
+# for each feature
+MANY_ROWS = 40
+# of the first gradient: about where the other rows are missed
+THIN_ENDS = 0.03
+# of the first gradient: where single precision does
+SINGLE_ENDS = 1e-5
+# what a turn may leave of a gradient
+LOOSEST, TIGHTEST = 0.1, 1e-6
+# of the tolerance: who aims at the tolerance itself often just misses it
+STOP_SHARE = 0.25
+# for each feature, in the preconditioner
+SAMPLE_ROWS = 5
+# of the preconditioner, over its trace
+ROUNDING = 1e-6
+# trace of the data's curvature over the convexity, up to which no preconditioner pays
+WELL_CONDITIONED = 4
 
 
 class Room(NamedTuple):
@@ -53,7 +64,8 @@ class Room(NamedTuple):
 
     f: Any
     linear: Any
-    convexity: Any  # one row, and so have
+    # one row, and so have
+    convexity: Any
     tolerance: Any
     norm: Any
     bends: Any
@@ -62,14 +74,20 @@ class Room(NamedTuple):
     pairs: Any
     f_single: Any
     gradient: Any
-    left: Any  # of the system
-    ready: Any  # that, preconditioned
+    # of the system
+    left: Any
+    # that, preconditioned
+    ready: Any
     direction: Any
-    ahead: Any  # curvature times the direction
+    # curvature times the direction
+    ahead: Any
     step: Any
-    matrix: Any  # (d, d) the curvature of a part of the records,
-    lower: Any  # its factor in single precision
-    upper: Any  # and that, transposed
+    # (d, d) the curvature of a part of the records,
+    matrix: Any
+    # its factor in single precision
+    lower: Any
+    # and that, transposed
+    upper: Any
 
 
 def room(n_rows: int, d: int, *, sparse: bool) -> Room:
@@ -144,7 +162,8 @@ def minimise(rows, exact_rows, room):
         expected = share * largest(norm / first)
         if stride > 1:
             if expected < THIN_ENDS:
-                stride, moved = 1, False  # another function: its gradient may well be larger
+                # another function: its gradient may well be larger
+                stride, moved = 1, False
         elif not exact and expected < SINGLE_ENDS:
             exact, moved = True, False
     store(room.norm, 0, verified)
@@ -257,9 +276,11 @@ def _dot(a, b):
 
 
 class SparseParty(NamedTuple):
-    rows: SparseRows  # in single precision
+    # in single precision
+    rows: SparseRows
     exact: SparseRows
-    order: np.ndarray  # of the features in the rows
+    # of the features in the rows
+    order: np.ndarray
 
 
 def sparse_party(X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> SparseParty:

@@ -45,7 +45,8 @@ def exponential(x: Any) -> Any:
 def _exponential(x):
     exact = x.dtype == types.float64
     kind = np.float64 if exact else np.float32
-    limit = kind(700 if exact else 60)  # beyond 60, p (1 - p) in single precision is as good as nothing, and slow
+    # beyond 60, p (1 - p) in single precision is as good as nothing, and slow
+    limit = kind(700 if exact else 60)
     log2_e, log_2 = kind(1 / math.log(2)), Decimal(2).ln()
     # ln 2 in two parts, the first so short that its products with whole numbers are exact
     steps = 2**40 if exact else 2**14
@@ -77,15 +78,19 @@ def slope_and_bend(score, y, weight):
 
 # --- dense records, one problem, sixteen records at a time ------------------------------------------------------------
 
-BLOCKS_AT_ONCE = 512  # added up before they are added to the rest: bounds the rounding of single precision
+# added up before they are added to the rest: bounds the rounding of single precision
+BLOCKS_AT_ONCE = 512
 
 
 class DenseRows(NamedTuple):
     """Records in blocks of sixteen; those that fill up the last one weigh nothing."""
 
-    values: Any  # (blocks * d, 16), a block's first features first
-    y: Any  # (blocks, 16)
-    weight: Any  # (blocks, 16)
+    # (blocks * d, 16), a block's first features first
+    values: Any
+    # (blocks, 16)
+    y: Any
+    # (blocks, 16)
+    weight: Any
 
 
 @jit
@@ -161,17 +166,23 @@ def _dense_add_curvature_matrix(rows, stride, bends, pairs, out):
 # --- sparse records, sixteen problems at a time, one a lane -----------------------------------------------------------
 
 COMMON = 4
-ROWS_AT_ONCE = 512  # added up before they are added to the rest: bounds the rounding of single precision
+# added up before they are added to the rest: bounds the rounding of single precision
+ROWS_AT_ONCE = 512
 
 
 class SparseRows(NamedTuple):
     """The first four features are those that most records have: they stay in registers, in single precision."""
 
-    common: Any  # (n, 4) values of the first four features
-    columns: Any  # (n, width) which other features; places that are not needed say any,
-    values: Any  # (n, width) and zero here
-    y: Any  # (n,)
-    weight: Any  # (n,)
+    # (n, 4) values of the first four features
+    common: Any
+    # (n, width) which other features; places that are not needed say any,
+    columns: Any
+    # (n, width) and zero here
+    values: Any
+    # (n,)
+    y: Any
+    # (n,)
+    weight: Any
 
 
 @jit
@@ -217,7 +228,8 @@ def _sparse_add_gradient(rows, stride, f, bends, part, out):
         clear(part)
         sums = _first_four(part)
         for taken in range(first, min(first + ROWS_AT_ONCE, n)):
-            i = np.uintp(taken * stride)  # unsigned: Numba asks of signed places whether they count from the end
+            # unsigned: Numba asks of signed places whether they count from the end
+            i = np.uintp(taken * stride)
             score = _sparse_score(rows, i, f, four)
             y, weight = everywhere(rows.y[i], score), everywhere(rows.weight[i], score)
             slope, bend = slope_and_bend(score, y, weight)
@@ -263,7 +275,8 @@ def _sparse_add_curvature_matrix(rows, stride, bends, out):
             columns[k], values[k] = k, rows.common[i, k]
         for k in range(COMMON, width):
             columns[k], values[k] = rows.columns[i, k - COMMON], rows.values[i, k - COMMON]
-        bend = stride / LANES * total(load(bends, i))  # of the sixteen problems on average
+        # of the sixteen problems on average
+        bend = stride / LANES * total(load(bends, i))
         for k in range(width):
             share = bend * values[k]
             for other in range(k + 1):

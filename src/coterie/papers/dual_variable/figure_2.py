@@ -28,8 +28,10 @@ VARIANTS = ("as published", "certified")
 EXACT = "no noise"
 LOOKS = {"as published": {"color": "tab:blue"}, "certified": {"color": "tab:red"}, EXACT: {"color": "black", "ls": ":"}}
 SETTLED_FROM = 20
-EARLY_UNTIL = 10  # iterations in which a faster run is already lower
-GOOD = 0.1  # of the loss without noise: how far a run may end above it and still count as well converged
+# iterations in which a faster run is already lower
+EARLY_UNTIL = 10
+# of the loss without noise: how far a run may end above it and still count as well converged
+GOOD = 0.1
 ROUNDING = 1e-6
 
 CHOICES = (
@@ -70,7 +72,8 @@ def private_plan(alpha: float, variant: str, iterations: int, rho: float = RHO) 
     return nodes().plan(algorithm, l2=N_NODES * rho, rounds=iterations)
 
 
-@functools.cache  # Figures 2 and 3 share runs
+# Figures 2 and 3 share runs
+@functools.cache
 def measured(alpha: float, variant: str, scale: Scale, rho: float = RHO) -> tuple[np.ndarray, np.ndarray]:
     """Average loss (run, iteration), and the nodes' mean test error after the last iteration (run,)."""
     releases = nodes().releases(private_plan(alpha, variant, scale.iterations, rho), scale)
@@ -104,7 +107,8 @@ def _rho(rho: float) -> Part:
 
     def compute(scale: Scale) -> list[Curve]:
         if scale.quick:
-            return []  # every ρ is a program of its own to compile
+            # every ρ is a program of its own to compile
+            return []
         losses, _ = measured(RHO_ALPHA, "as published", scale, rho)
         last, at = losses[:, -1:], np.array([rho])
         return [

@@ -11,7 +11,8 @@ from coterie.papers.panels import finish, grid, plot
 FIRST = "t = 1"
 ALPHAS = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 EARLY = 2
-CLOSE = 0.2  # mean relative distance below which a formula counts as describing the losses
+# mean relative distance below which a formula counts as describing the losses
+CLOSE = 0.2
 UTILITY = PrivacyUtility()
 LOOKS = {
     "as published": {"color": "tab:blue", "marker": "o", "ms": 4},
@@ -65,7 +66,8 @@ def _derived(curves: Curves) -> list[Curve]:
                     for alpha in ALPHAS
                 ]
                 found.append(Curve(f"{panel} {accounting}", variant, np.array(lost), y, low, high))
-            summed = np.array(ALPHAS) * (last if at is None else at)  # Theorem 1 for every iteration
+            # Theorem 1 for every iteration
+            summed = np.array(ALPHAS) * (last if at is None else at)
             found.append(Curve(f"{panel} {PUBLISHED}", variant, summed, y, low, high))
     fine = np.geomspace(ALPHAS[0], ALPHAS[-1], 61)
     by_name = {(curve.panel, curve.name): curve for curve in found}

@@ -28,13 +28,15 @@ from coterie.papers.fixed_point.utility import fixed_point_bound, published_theo
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
 
-UNIT = {"lipschitz": 1.0, "prox_step": 1.0}  # L = gamma = 1, so that x_i moves by at most 2 when f_i is replaced
+# L = gamma = 1, so that x_i moves by at most 2 when f_i is replaced
+UNIT = {"lipschitz": 1.0, "prox_step": 1.0}
 MOVE = 2.0
 
 
 def general_admm_with_small_matrix() -> Erratum:
     """D4. |Ax - v|^2 / (2 gamma) is omega_A^2/gamma strongly convex; the proof of (27) has omega_A/gamma."""
-    size, noise_std, relaxation, order = 0.5, 3.0, 0.5, 2.0  # A = size * I
+    # A = size * I
+    size, noise_std, relaxation, order = 0.5, 3.0, 0.5, 2.0
     # A x moves by A (omega_A^2 / gamma)^-1 times the 2L by which the gradient moves
     push = 2 * relaxation * MOVE / size
     exact = view_loss(np.eye(1), np.array([push]), relaxation * noise_std * np.eye(1), np.ones(1), n_rounds=1)
@@ -54,7 +56,8 @@ def general_admm_with_small_matrix() -> Erratum:
         "one linear loss).",
         claimed=claimed.rdp / order,
         exact=exact,
-        certified=8 / (noise_std * size) ** 2,  # 8 L^2 gamma^2 / (sigma^2 n^2 omega_A^2)
+        # 8 L^2 gamma^2 / (sigma^2 n^2 omega_A^2)
+        certified=8 / (noise_std * size) ** 2,
     )
 
 
@@ -69,7 +72,8 @@ def centralised_prox_without_n() -> Erratum:
         "L = gamma = 1).",
         claimed=claimed.rdp / order,
         exact=stored_noise_loss(n_parties, n_rounds, noise_std=noise_std, move=MOVE, relaxation=0.3),
-        certified=n_rounds * 8 / noise_std**2,  # 8 L^2 gamma^2 / sigma^2 for each visit
+        # 8 L^2 gamma^2 / sigma^2 for each visit
+        certified=n_rounds * 8 / noise_std**2,
     )
 
 
@@ -79,7 +83,8 @@ def central_loss_of_sampled_parties() -> Erratum:
     claimed = theorem_3_central(
         **UNIT, noise_std=noise_std, n_parties=n_parties, n_sampled=n_sampled, n_rounds=1, order=order
     )
-    assert claimed.holds  # all that Theorems 3 and 10 ask for is given
+    # all that Theorems 3 and 10 ask for is given
+    assert claimed.holds
     local = theorem_3_local(**UNIT, noise_std=noise_std, n_visits=1, order=order)
     return bound(
         "D7",
@@ -88,7 +93,8 @@ def central_loss_of_sampled_parties() -> Erratum:
         "(linear losses, sigma = 4, L = gamma = 1).",
         claimed=claimed.rdp,
         exact=sampled_sum_loss(n_parties, n_sampled, noise_std=noise_std, move=MOVE, order=order),
-        certified=local.rdp,  # the local part of Theorem 3 is true
+        # the local part of Theorem 3 is true
+        certified=local.rdp,
     )
 
 
@@ -117,7 +123,8 @@ def stored_noise_comes_back() -> Erratum:
     clipped, one would have to be ten of them.
     """
     n_parties, n_rounds, noise_std, clip = 10_000, 25, 0.2, 1.0
-    one_message = 8 * (clip / noise_std) ** 2  # moves by 4 lambda C, noise lambda sigma
+    # moves by 4 lambda C, noise lambda sigma
+    one_message = 8 * (clip / noise_std) ** 2
     return bound(
         "D9",
         FP,
@@ -139,7 +146,8 @@ def update_from_hidden_state() -> Erratum:
         "lambda = 1/4, L = gamma = 1).",
         claimed=4 * relaxation,
         exact=widest_update(relaxation),
-        certified=8 * relaxation,  # 2 lambda (|x - x'| <= |u - u'| + 2 L gamma), |u - u'| <= 2 L gamma if lambda <= 1/2
+        # 2 lambda (|x - x'| <= |u - u'| + 2 L gamma), |u - u'| <= 2 L gamma if lambda <= 1/2
+        certified=8 * relaxation,
     )
 
 
@@ -154,10 +162,12 @@ def the_papers_experiment(claimed: float = 1.0) -> Erratum:
     """
     n_rounds, n_sampled, n_training, n_claimed, clip, delta = 1000, 100, 800, 1000, 1.6, 1e-6
     log_delta = math.log(1 / delta)
-    zcdp = (math.sqrt(log_delta + claimed) - math.sqrt(log_delta)) ** 2  # claimed = zcdp + 2 sqrt(zcdp ln(1/delta))
+    # claimed = zcdp + 2 sqrt(zcdp ln(1/delta))
+    zcdp = (math.sqrt(log_delta + claimed) - math.sqrt(log_delta)) ** 2
     noise_std = math.sqrt(2 * clip**2 * n_rounds / (zcdp * n_claimed**2))
     n_messages, rare = n_rounds * n_sampled, 1e-9
-    visits = int(binom.isf(rare, n_messages, 1 / n_training))  # more of them take `rare` out of delta
+    # more of them take `rare` out of delta
+    visits = int(binom.isf(rare, n_messages, 1 / n_training))
     # per visit u_i moves by 4 lambda C with noise lambda sigma
     certified = gaussian_epsilon([(Gaussian(4 * clip / noise_std), visits)], delta - rare)
     return bound(
@@ -178,7 +188,8 @@ def view_loss(transition: np.ndarray, push: np.ndarray, noise: np.ndarray, reado
     """Per unit of order, of seeing readout . s_k for k = 1..K, where s_k = transition s_{k-1} + noise N(0, I), plus
     `push` for one of the two data sets: half the squared Mahalanobis length of the difference of means."""
     size, width = noise.shape
-    shift, response = np.zeros(size), np.zeros((size, n_rounds * width))  # of s_k, to the data and to all noises
+    # of s_k, to the data and to all noises
+    shift, response = np.zeros(size), np.zeros((size, n_rounds * width))
     shifts, responses = np.zeros(n_rounds), np.zeros((n_rounds, n_rounds * width))
     for k in range(n_rounds):
         shift = transition @ shift + push
@@ -237,7 +248,8 @@ def widest_update(relaxation: float, n_rounds: int = 400, far: float = 1e4, tilt
         z = np.array([0.0, far if k < n_rounds // 2 else -far])
         targets = 2 * z - states
         inner = np.sum(targets * slopes, axis=1)
-        points = targets - np.clip(inner, -1, 1)[:, None] * slopes  # prox of |<slope, x>|
+        # prox of |<slope, x>|
+        points = targets - np.clip(inner, -1, 1)[:, None] * slopes
         updates = 2 * relaxation * (points - z)
         widest = max(widest, float(np.linalg.norm(updates[0] - updates[1])))
         states = states + updates
@@ -264,7 +276,8 @@ def epsilon_of_sum(n_messages: int, probability: float, *, move: float, noise_st
 
 # --- the random walk of Algorithm 4, as one party sees it -------------------------------------------------------------
 
-WATCHED, WATCHER = 0, 1  # party i and party j
+# party i and party j
+WATCHED, WATCHER = 0, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,13 +310,15 @@ class Walk:
         for k in range(n_steps - 1, -1, -1):
             holder = paths[k]
             watched, last = holder == WATCHED, (holder == WATCHER) & ~seen
-            by_update = by_z / self.n_parties + by_u[holder, every]  # u_holder += update, z += update / n
+            # u_holder += update, z += update / n
+            by_update = by_z / self.n_parties + by_u[holder, every]
             shifts += np.where(watched, 2 * self.relaxation * 2 * self.target * by_update, 0.0)
             variances += (self.relaxation * self.noise_std * by_update) ** 2
             # update = 2 lambda (target - z) for the watched party, 2 lambda (z - u) for the others
             by_z += 2 * self.relaxation * np.where(watched, -1, 1) * by_update
             by_u[holder, every] -= 2 * self.relaxation * np.where(watched, 0, 1) * by_update
-            by_z[last], seen = 1.0, seen | last  # the watcher sees z before updating it
+            # the watcher sees z before updating it
+            by_z[last], seen = 1.0, seen | last
         return shifts, variances
 
 
@@ -324,7 +339,8 @@ def network_loss_of_the_walk(n_paths: int = 400, seed: int = 0) -> Erratum:
         "divergence of order 1.1 of what one party sees of another (1000 parties, 40000 steps of the walk).",
         claimed=claimed.rdp,
         exact=hidden_path_loss(*walk.last_seen(paths)),
-        certified=visits * 8 * order / walk.noise_std**2,  # per visit u_i moves by 4 lambda C with noise lambda sigma
+        # per visit u_i moves by 4 lambda C with noise lambda sigma
+        certified=visits * 8 * order / walk.noise_std**2,
     )
 
 
@@ -341,7 +357,8 @@ def hidden_path_loss(shifts: np.ndarray, variances: np.ndarray, errors: float = 
         mean, log_moment = t * shifts[part] / 2, -t * shifts[part] / 2 + t**2 * variances[part] / 2
         moments = np.exp(log_moment - log_moment.max())
         estimate = mean.mean() - math.log(moments.mean()) - log_moment.max()
-        spread = (mean - moments / moments.mean()).std()  # of the estimate's linear part
+        # of the estimate's linear part
+        spread = (mean - moments / moments.mean()).std()
         return float(estimate - errors * spread / math.sqrt(len(mean)))
 
     scale = shifts.mean() / variances.mean()

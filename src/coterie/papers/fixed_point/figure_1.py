@@ -44,11 +44,15 @@ N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
 # the universal threshold for columns of norm sqrt(N/P)
 KAPPA = LABEL_STD * math.sqrt(2 * math.log(P) / N) / math.sqrt(P)
 PROBLEM = Problem(loss=Squared(), regulariser=L1(KAPPA), record_weight=1 / N)
-SAMPLED = ("M2", "DP-SGD")  # by secret Poisson coins
-TEST_DATA, PUBLIC_DATA = 3, (1, 2)  # draws: the private one, and those for settings
+# by secret Poisson coins
+SAMPLED = ("M2", "DP-SGD")
+# draws: the private one, and those for settings
+TEST_DATA, PUBLIC_DATA = 3, (1, 2)
 TUNING_RUNS = 2
-ADMM, SGD = "private ADMM", "DP-SGD"  # of the paper's protocol
-PICKED = "settings: step, clip, relaxation, rounds"  # the panel of settings that were picked
+# of the paper's protocol
+ADMM, SGD = "private ADMM", "DP-SGD"
+# the panel of settings that were picked
+PICKED = "settings: step, clip, relaxation, rounds"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +110,8 @@ def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
 
 
 def plan_of(method: str, setting: Setting, multiplier: float) -> Plan:
-    facts = sample(0)[0].facts  # equal for all draws
+    # equal for all draws
+    facts = sample(0)[0].facts
     built = algorithm(method, setting, multiplier)
     return Plan.make(built, PROBLEM, "unrestricted", facts, rounds=setting.rounds, adjacency="zero-out", unit="party")
 
@@ -172,8 +177,10 @@ def _least(loss, epsilon: float, low: float, high: float, *, within: float = 1.0
 
 # --- what the text says, decided by the curves ------------------------------------------------------------------------
 
-HIGH_PRIVACY = 1.0  # up to this ε
-EARLY = 10  # rounds that count as the beginning of training
+# up to this ε
+HIGH_PRIVACY = 1.0
+# rounds that count as the beginning of training
+EARLY = 10
 
 
 def claims(curves: Curves, scale: Scale) -> list[Claim]:
@@ -284,7 +291,8 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 # what the paper tunes: gamma and step size (relaxation) of ADMM, the step of DP-SGD, and both clipping thresholds
 ADMM_STEPS, RELAXATIONS, CLIPS = (1.0, 4.0, 16.0, 64.0), (0.5, 1.0), (0.03, 0.1, 0.3)
 SGD_STEPS = (0.25, 1.0, 4.0, 16.0)
-HONEST: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {  # rounds, steps
+# rounds, steps
+HONEST: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
     "M1": ((3, 30), (1.0, 4.0)),
     "M2": ((3, 30, 300), (1.0, 4.0)),
     "M3": ((3, 30, 300), (1.0, 4.0)),
@@ -350,7 +358,8 @@ def _papers(name: str) -> Part:
         plans = [plan_of(method, picked, _noise(name, picked.rounds, epsilon)) for epsilon in epsilons]
         certified = [plan.epsilon(DELTA, accountant="best" if name == ADMM else "pld") for plan in plans]
         retuned = scored(best[epsilons[-1]], epsilons[-1], scale, scale.runs)
-        repeats = scale.runs if scale.quick else 1  # for one run another program would have to be compiled
+        # for one run another program would have to be compiled
+        repeats = scale.runs if scale.quick else 1
         still = models(method, picked, 1e-9, data=TEST_DATA, noise=scale.seed, repeats=repeats)["by round"]
         return [
             _over_epsilon("a", name, epsilons, values),

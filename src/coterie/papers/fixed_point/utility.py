@@ -87,7 +87,8 @@ def fixed_point_bound(
     _check_probability(block_probability)
     if gap is None:
         return ErrorBound(None, None, power=2)
-    square_gap = gap * (2 - gap)  # 1 - c^2
+    # 1 - c^2
+    square_gap = gap * (2 - gap)
     floor = relaxation**2 * dimension * noise_std**2 / square_gap
     return ErrorBound(1 - block_probability * square_gap, floor, power=2)
 

@@ -25,13 +25,15 @@ Onlooker = Literal["local", "central", "network"]
 @dataclasses.dataclass(frozen=True)
 class Published:
     theorem: str
-    epsilon: float  # infinite where its own hypotheses hold at no order
+    # infinite where its own hypotheses hold at no order
+    epsilon: float
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
     onlooker: Onlooker
-    certified: float | None  # None: nothing is certified, and `why` says why
+    # None: nothing is certified, and `why` says why
+    certified: float | None
     why: str
     published: tuple[Published, ...] = ()
 

@@ -35,8 +35,10 @@ from coterie.rules import GRADIENT_ROUNDS
 
 # --- at which epsilon a method first comes within one point of the error without noise --------------------------------
 
-NEAR = 0.01  # one point of test error
-WIDEST = 4.0  # ratio of neighbours on a grid between which it makes sense to interpolate
+# one point of test error
+NEAR = 0.01
+# ratio of neighbours on a grid between which it makes sense to interpolate
+WIDEST = 4.0
 WITHOUT_NOISE = "without noise"
 DIFFPRIVLIB = "diffprivlib, pure ε"
 HEADINGS = (
@@ -248,7 +250,8 @@ def _of_times_less(row: Row) -> float | None:
 EPSILONS = {1: (0.5, 1.0, 2.0, 4.0, 8.0), 5: (0.5, 1.0, 2.0, 4.0, 8.0), 20: (1.0, 4.0, 8.0), 100: (1.0, 4.0, 8.0)}
 SLOW, SLOW_ROUNDS = ("M2", "M3"), {1: 400, 5: 400, 20: 50, 100: 50}
 SLOW_EPSILONS = {1: (1.0, 2.0, 4.0, 8.0), 5: (1.0, 2.0, 4.0, 8.0), 20: (1.0, 4.0, 8.0), 100: (1.0, 8.0)}
-SECONDS_A_ROUND = {1: 0.2, 5: 0.25, 20: 0.5, 100: 1.3}  # about, of five runs, on one core
+# about, of five runs, on one core
+SECONDS_A_ROUND = {1: 0.2, 5: 0.25, 20: 0.5, 100: 1.3}
 # test errors in %, by number of noises: one exact minimisation with that many Gaussian noises in the summed gradient
 # and the regulariser picked with hindsight; lines to measure distance from, not bounds
 REFERENCE = {
@@ -257,7 +260,8 @@ REFERENCE = {
     100: ((0.5, 20.5), (1.0, 18.5), (2.0, 17.6), (4.0, 16.7)),
 }
 QUICK_SIZE, QUICK_METHODS, QUICK_EPSILONS, QUICK_TOTALS = 5, ("PP",), (4.0,), (8.0,)
-TOP = 0.26  # of the axis of errors; what is above is marked there
+# of the axis of errors; what is above is marked there
+TOP = 0.26
 COLOURS = (
     "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "gold",
     "tab:brown", "tab:pink", "navy", "tab:olive", "tab:cyan", "black",
@@ -347,7 +351,8 @@ def draw(curves: Curves):
         place.axhline(exact + NEAR, color="grey", lw=0.8, ls="--", label="a point above it")
         above = [(x, curve.name) for curve in shown for x in curve.x[curve.y > TOP].tolist()]
         beside: Counter[float] = Counter()
-        for x, name in above:  # side by side where there are several
+        # side by side where there are several
+        for x, name in above:
             place.plot(x * 1.05 ** beside[x], TOP, "^", ms=5, clip_on=False, color=LOOKS[name]["color"])
             beside[x] += 1
         title = panel_of(size) + (f" (▲: above {TOP:.0%})" if above else "")

@@ -21,8 +21,10 @@ PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 OUTPUT_NOISED = "MR-ADMM, output noise"
 NEEDS_NEIGHBOURS = ("DVP", "PVP", "PP", "R-ADMM", "MR-ADMM", OUTPUT_NOISED)
 METHODS = (*NEEDS_NEIGHBOURS, "one release", "M1", "walk", "M2", "M3", "DP-GD")
-ONE_NOISE = ("M2", "M3", "DP-GD")  # for all parties, however many they are
-GROWTH = 1.04  # of MR-ADMM's penalty per pair of iterations
+# for all parties, however many they are
+ONE_NOISE = ("M2", "M3", "DP-GD")
+# of MR-ADMM's penalty per pair of iterations
+GROWTH = 1.04
 GROWING = ("MR-ADMM", OUTPUT_NOISED)
 RULES = {
     "DVP": ("none", "dual-perturbed-admm"),

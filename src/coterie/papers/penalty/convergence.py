@@ -22,7 +22,8 @@ from coterie.network.topology import Topology
 from coterie.problems.problem import Problem
 from coterie.schedules import Schedule, as_schedule
 
-Numbers = float | Sequence[float]  # one for all parties or one each
+# one for all parties or one each
+Numbers = float | Sequence[float]
 Case = Literal["proved", "unproved", "fails"]
 
 
@@ -32,7 +33,8 @@ class Spectrum:
 
     laplacian_min_nonzero: float
     laplacian_max: float
-    signless_min: float  # zero on bipartite graphs, and on no others
+    # zero on bipartite graphs, and on no others
+    signless_min: float
     signless_max: float
     bipartite: bool
 
@@ -69,7 +71,8 @@ class ConvergenceReport:
     growth: float
 
 
-_HYPOTHESES = {  # and what happens without
+# and what happens without
+_HYPOTHESES = {
     "one dual_step for all parties": "the limit is argmin sum_i O_i / dual_step_i instead of the optimum",
     "dual_step fixed over rounds": "a dual step that changes geometrically vanishes or outgrows every bounded penalty",
     "penalty never decreases": "a penalty that decays falls below any dual step, and the iteration may diverge",
@@ -120,9 +123,12 @@ class RateBound:
     """
 
     mu: float
-    delta: float  # the largest that satisfies (21) and (22), by eigenvalues
-    corrected: float  # (23) without sigma-bar-min; never above delta
-    published: float  # (23) as printed
+    # the largest that satisfies (21) and (22), by eigenvalues
+    delta: float
+    # (23) without sigma-bar-min; never above delta
+    corrected: float
+    # (23) as printed
+    published: float
 
 
 def rate_bound(
@@ -151,15 +157,20 @@ def rate_bound(
 def _bounds(topology: Topology, eta: float, theta: float, m: np.ndarray, M: np.ndarray, mu: float) -> RateBound:
     laplacian, signless = laplacians(topology)
     spectrum = Spectrum.of(topology)
-    sigma_tilde = eta * spectrum.signless_max  # sigma-tilde-max
-    excess = (eta - theta) * spectrum.laplacian_max  # sigma-bar-max
-    gain = (eta - theta) * spectrum.laplacian_min_nonzero  # sigma-bar-min
+    # sigma-tilde-max
+    sigma_tilde = eta * spectrum.signless_max
+    # sigma-bar-max
+    excess = (eta - theta) * spectrum.laplacian_max
+    # sigma-bar-min
+    gain = (eta - theta) * spectrum.laplacian_min_nonzero
     connection = theta * spectrum.laplacian_min_nonzero
-    first = connection / (mu**2 * sigma_tilde)  # (21)
+    # (21)
+    first = connection / (mu**2 * sigma_tilde)
     left = np.diag((mu * excess**2 + mu**2 * M**2) / (connection * (mu - 1))) + eta * signless
     right = 2 * (eta - theta) * laplacian + 2 * np.diag(m)
     root = np.linalg.inv(np.linalg.cholesky(left))
-    second = float(np.linalg.eigvalsh(root @ right @ root.T)[0])  # (22): delta * left <= right
+    # (22): delta * left <= right
+    second = float(np.linalg.eigvalsh(root @ right @ root.T)[0])
     least = float(m.min())
     spread = (mu**2 * M.max() ** 2 + mu * excess**2) / (connection * (mu - 1)) + sigma_tilde
     return RateBound(mu, min(first, second), min(first, 2 * least / spread), min(first, 2 * (least + gain) / spread))
@@ -168,7 +179,8 @@ def _bounds(topology: Topology, eta: float, theta: float, m: np.ndarray, M: np.n
 def _best_mu(delta) -> float:
     """1/delta is a maximum of functions convex in mu, so a golden section finds its least value."""
     golden = (math.sqrt(5) - 1) / 2
-    low, high = math.log(1e-6), math.log(1e6)  # of mu - 1: monotone in mu, so unimodal as well
+    # of mu - 1: monotone in mu, so unimodal as well
+    low, high = math.log(1e-6), math.log(1e6)
     for _ in range(80):
         a, b = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, b) if delta(1 + math.exp(a)) >= delta(1 + math.exp(b)) else (a, high)

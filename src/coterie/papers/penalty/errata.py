@@ -29,8 +29,10 @@ class Quadratics:
 
     topology: Topology
     bends: np.ndarray
-    penalty: np.ndarray  # eta_i
-    dual_step: float  # theta
+    # eta_i
+    penalty: np.ndarray
+    # theta
+    dual_step: float
 
     @functools.cached_property
     def degree_matrix(self) -> np.ndarray:
@@ -163,7 +165,8 @@ def largest_factor(smallest_penalty: float, tries: int = 2000) -> float:
 def rate_with_null_space() -> Erratum:
     """B5. The smallest nonzero singular value says nothing about the consensus direction, which (23) forgets."""
     parties = Quadratics(TRIANGLE, bends=np.full(3, 0.01), penalty=np.full(3, 2.0), dual_step=1.0)
-    before = np.concatenate([np.zeros(3), np.ones(3)])  # all parties equally far from the optimum
+    # all parties equally far from the optimum
+    before = np.concatenate([np.zeros(3), np.ones(3)])
     after = parties.step(before)
     J = parties.weighting
     return bound(
@@ -214,7 +217,8 @@ def limit_of(algorithm: Any, bends: tuple[float, ...], centres: tuple[float, ...
     problem = Problem(loss=Squared(), regulariser=L2(0.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "complete", federation.facts, rounds=n_rounds, adjacency="replace-one")
     iterates = run(plan, federation).releases[0, :, :, 0]
-    assert np.ptp(iterates[-10:]) < 1e-10  # over parties and rounds: it has converged
+    # over parties and rounds: it has converged
+    assert np.ptp(iterates[-10:]) < 1e-10
     return float(iterates[-1].mean())
 
 

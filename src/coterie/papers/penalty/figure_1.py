@@ -19,7 +19,8 @@ DUAL_STEPS = {
     "θ per node": Schedule(STARTS),
 }
 LOOKS = {"fixed θ": {"color": "tab:blue"}, "varying θ": {"color": "black"}, "θ per node": {"color": "tab:red"}}
-SETTLED = 1e-3  # of average loss: movements and distances below it cannot be seen in the figure
+# of average loss: movements and distances below it cannot be seen in the figure
+SETTLED = 1e-3
 
 DATA_CHOICES = (
     printed(

@@ -17,14 +17,18 @@ from coterie.plan import Plan
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.schedules import Schedule, as_schedule
 
-SETTLED_FROM = 20  # iterations after which curves are compared
-DEGRADES = 0.05  # a growth of the average loss that counts as a significant loss of accuracy
-ACCUMULATES = 10  # times one iteration's loss: a total that counts as significantly more
+# iterations after which curves are compared
+SETTLED_FROM = 20
+# a growth of the average loss that counts as a significant loss of accuracy
+DEGRADES = 0.05
+# times one iteration's loss: a total that counts as significantly more
+ACCUMULATES = 10
 # colour of the paper -> (q1, q2)
 GROWTHS = {"black": (1.0, 1.0), "magenta": (1.0, 0.99), "blue": (1.03, 1.02), "red": (1.05, 1.02)}
 NAMES = {colour: f"{'DVP' if q1 == 1 else 'PP'}: q1 = {q1:g}, q2 = {q2:g}" for colour, (q1, q2) in GROWTHS.items()}
 LOOKS = {NAMES[colour]: {"color": colour} for colour in GROWTHS}
-LARGE_WEIGHT = 160.0  # C may not exceed the records of any node: the smallest of the uneven 100 has 160
+# C may not exceed the records of any node: the smallest of the uneven 100 has 160
+LARGE_WEIGHT = 160.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Setting:
     privacy: str
     noise_rate: float
     n_nodes: int = 5
-    shares: tuple[float, ...] | None = None  # of the records, where the nodes' differ
+    # of the records, where the nodes' differ
+    shares: tuple[float, ...] | None = None
 
     @property
     def nodes(self) -> Network:
@@ -53,7 +58,8 @@ class Setting:
 
 
 def _curves(setting: Setting, colour: str, scale: Scale) -> list[Curve]:
-    if scale.quick and setting.shares is not None:  # parties of every size are compiled by themselves
+    # parties of every size are compiled by themselves
+    if scale.quick and setting.shares is not None:
         setting = dataclasses.replace(setting, shares=(1.0, 0.25) * (setting.n_nodes // 2))
     name, plan = NAMES[colour], setting.plan(colour, scale)
     losses = setting.nodes.average_loss(setting.nodes.releases(plan, scale))

@@ -25,8 +25,10 @@ class RecycledConditions:
     (iv). The conditions say nothing where penalties differ between parties: the limit is then not the optimum.
     """
 
-    first: float  # (i), (iii)
-    second: float  # (ii), (iv)
+    # (i), (iii)
+    first: float
+    # (ii), (iv)
+    second: float
     common_penalty: bool
 
     @property
@@ -85,16 +87,19 @@ class _Recycled:
         if np.any(following < now):
             raise InputError(f"next_penalty: got {next_penalty}; the penalty must not decrease")
         self.common = all_equal(now) and all_equal(following)
-        self.base = 2 * now * topology.degrees  # D-tilde without gamma
+        # D-tilde without gamma
+        self.base = 2 * now * topology.degrees
         self.signless = following[:, None] * signless
         self.inner = now[:, None] * laplacian + 2 / L * self.signless
-        self.bends = np.diag(positive("smoothness", smoothness, topology) ** 2)  # D_M
+        # D_M
+        self.bends = np.diag(positive("smoothness", smoothness, topology) ** 2)
         self.inverse = np.linalg.pinv(following[:, None] * laplacian, rcond=1e-10)
         self.first_part, self.second_part = L * mu / 2, L * mu / (2 * (mu - 1))
 
     def conditions(self, gamma: float) -> RecycledConditions:
         tilde, least = self.base + gamma, self.base.min() + gamma
-        recycled = self.signless / tilde  # W(t+1) (D + A) D-tilde^-1
+        # W(t+1) (D + A) D-tilde^-1
+        recycled = self.signless / tilde
         first = np.eye(len(tilde)) + recycled - self.first_part / least * self.inverse @ self.bends
         second = self.signless - recycled @ self.inner - self.second_part / least * self.bends
         return RecycledConditions(_least_eigenvalue(first), _least_eigenvalue(second), self.common)

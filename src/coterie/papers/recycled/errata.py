@@ -21,7 +21,8 @@ def recycled_penalties_by_party() -> Erratum:
     bends, centres, penalty, gamma, n_rounds = (1.0, 1.0, 1.0), (0.0, 0.0, 3.0), (1.0, 1.0, 1.25), 5.0, 1000
     complete = make_topology("complete", len(bends))
     conditions = recycled_conditions(complete, penalty=penalty, recycle_weight=gamma, smoothness=bends)
-    assert conditions.met  # all that Theorem IV.1 asks for is given
+    # all that Theorem IV.1 asks for is given
+    assert conditions.met
     mechanism = NoNoise(penalty=Schedule(penalty))
     coupled = RecycledADMM(mechanism=mechanism, dual_step=Schedule(penalty), recycle_weight=gamma, as_published=True)
     common = RecycledADMM(mechanism=mechanism, dual_step=Schedule(min(penalty)), recycle_weight=gamma)
@@ -39,25 +40,30 @@ def recycled_penalties_by_party() -> Erratum:
 def even_iterations_are_free() -> Erratum:
     """C3. The even iterates of Algorithm 3, computed as printed from stored gradients, against those that `combine`
     computes from released values: equal, hence nothing that the odd iterates did not tell."""
-    penalty = Schedule((1.0, 1.5, 0.7), (1.01, 1.005, 1.02))  # eta_i(2k-1), by party and growing
+    # eta_i(2k-1), by party and growing
+    penalty = Schedule((1.0, 1.5, 0.7), (1.01, 1.005, 1.02))
     algorithm = RecycledADMM(
         mechanism=NoNoise(penalty=penalty), dual_step=penalty, recycle_weight=0.5, as_published=True
     )
     ring, d = make_topology("ring", 3), 2
     degrees, adjacency = ring.degrees[:, None], np.ones((3, 3)) - np.eye(3)
     rng = np.random.default_rng(0)
-    bends, centres = rng.uniform(0.5, 2.0, (3, 1)), rng.normal(size=(3, d))  # O_i = bend_i/2 |f - centre_i|^2
+    # O_i = bend_i/2 |f - centre_i|^2
+    bends, centres = rng.uniform(0.5, 2.0, (3, 1)), rng.normal(size=(3, d))
     f, dual, largest = np.zeros((3, d)), np.zeros((3, d)), 0.0
     with jax.enable_x64(True):
         public = algorithm.init(ring, d)[0]
         for k in range(10):
             eta, noise = np.asarray(penalty(k))[:, None], rng.normal(size=(3, d))
             right_side = bends * centres - noise - 2 * dual + eta * (degrees * f + adjacency @ f)
-            odd = right_side / (bends + 2 * eta * degrees)  # eq. (18)
+            # eq. (18)
+            odd = right_side / (bends + 2 * eta * degrees)
             gaps = degrees * odd - adjacency @ odd
-            dual = dual + eta / 2 * gaps  # eq. (15)
+            # eq. (15)
+            dual = dual + eta / 2 * gaps
             stored = bends * (odd - centres) + noise
-            f = odd - (stored + 2 * dual + eta * gaps) / (2 * eta * degrees + algorithm.recycle_weight)  # eq. (19)
+            # eq. (19)
+            f = odd - (stored + 2 * dual + eta * gaps) / (2 * eta * degrees + algorithm.recycle_weight)
             public = algorithm.combine(float(k), public, jnp.asarray(odd), ring)
             largest = max(largest, float(np.abs(np.asarray(public.f) - f).max()))
     return bound(

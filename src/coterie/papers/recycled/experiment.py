@@ -100,7 +100,8 @@ def iterates(plan: Plan, releases: np.ndarray) -> np.ndarray:
     return both.reshape(len(releases), -1, *both.shape[-2:])
 
 
-@functools.cache  # figures share runs
+# figures share runs
+@functools.cache
 def _measured(plan: Plan, scale: Scale, runs: int) -> tuple[np.ndarray, np.ndarray]:
     """Of five nodes: average loss, (run, iteration), and test error at the end, (run,)."""
     nodes = five_nodes()

@@ -30,8 +30,10 @@ GAMMAS = (0.0, 0.5, 1.0, 2.0)
 STARTS, RISES = (1.0, 1.03, 1.02, 0.8, 1.01), (0.01, 0.005, 0.003, 0.015, 0.01)
 STEPS = (0, 1, 2, 3, 4, 5)
 GROWTHS = (1.0, 1.01, 1.02, 1.03, 1.04, 1.05)
-ROUNDING = 1e-9  # of the loss: what solving to finite precision leaves
-SETTLED = 1e-3  # excess of the average loss over that of the optimum that counts as converged
+# of the loss: what solving to finite precision leaves
+ROUNDING = 1e-9
+# excess of the average loss over that of the optimum that counts as converged
+SETTLED = 1e-3
 
 
 def _followed(panel: str, name: str, size: int, algorithm, scale: Scale) -> list[Curve]:
@@ -45,7 +47,8 @@ def _followed(panel: str, name: str, size: int, algorithm, scale: Scale) -> list
     ]
 
 
-@functools.cache  # panels share the constant penalty
+# panels share the constant penalty
+@functools.cache
 def _measured(size: int, algorithm: Any, scale: Scale) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     nodes = network(size, GRAPH)
     conventional = isinstance(algorithm, ConsensusADMM)
@@ -128,7 +131,8 @@ def _claims_1(curves: Curves, scale: Scale) -> list[Claim]:
 def _claims_a(curves: Curves, size: int) -> list[Claim]:
     panel, network_name = f"a, N = {size}", f"N = {size}"
     conventional, *several = curves.of(panel)
-    rises = [(curve.y[1::2] - curve.y[0::2]) for curve in several]  # L(2k) - L(2k-1)
+    # L(2k) - L(2k-1)
+    rises = [(curve.y[1::2] - curve.y[0::2]) for curve in several]
     # L(2k-1) - L(2k+1) for every k with a rise at 2k
     made_up = [
         (y[:-2:2] - y[2::2])[rise[:-1] > ROUNDING] for y, rise in zip((c.y for c in several), rises, strict=True)

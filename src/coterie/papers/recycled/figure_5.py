@@ -36,10 +36,13 @@ from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation, PenaltyPerturbation
 from coterie.schedules import Schedule
 
-ALPHAS = {"a": ("d", 2.0), "b": ("e", 1.0), "c": ("f", 0.4)}  # panel of the loss -> (of privacy, alpha)
+# panel of the loss -> (of privacy, alpha)
+ALPHAS = {"a": ("d", 2.0), "b": ("e", 1.0), "c": ("f", 0.4)}
 ROUNDING = 1e-6
-GROWTH = 1.04  # of MR-ADMM, per odd iteration
-M_GROWTH = 1.02  # of M-ADMM, per iteration
+# of MR-ADMM, per odd iteration
+GROWTH = 1.04
+# of M-ADMM, per iteration
+M_GROWTH = 1.02
 NAMES = ("ADMM", "M-ADMM", "R-ADMM", "MR-ADMM")
 LOOKS = {
     WITHOUT_NOISE: {"color": "tab:green"},
@@ -99,7 +102,8 @@ def _part(panel: str, accounting: str) -> Part:
         found = []
         ours = _recycled_plans(alpha, scale)
         plans = _matched(accounting, ours["R-ADMM"], scale)
-        if accounting == PUBLISHED:  # the same runs stand for every accounting
+        # the same runs stand for every accounting
+        if accounting == PUBLISHED:
             plans |= ours
         for name, plan in plans.items():
             curve, error = measured(plan, scale, panel=f"{panel} {accounting}", name=name)
@@ -167,7 +171,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     found = Claims(scale.runs, where="§VIII-B2, Fig. 5")
 
     for accounting in ACCOUNTINGS:
-        leads: dict[tuple[str, str], dict[float, float]] = {}  # (of which measure, over whom) -> {alpha: lead}
+        # (of which measure, over whom) -> {alpha: lead}
+        leads: dict[tuple[str, str], dict[float, float]] = {}
         for panel in _there(curves, accounting):
             privacy_panel, alpha = ALPHAS[panel]
             end = {name: late(_loss(curves, panel, accounting, name)) for name in NAMES}
@@ -213,7 +218,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
             means = "the least lead at the end over any other, in the runs with equal bounds as published"
             if accounting == PUBLISHED:
                 text, slack = "MR-ADMM loses the least privacy of all", 0.0
-            else:  # what is certified for R-ADMM does not depend on the penalty
+            else:
+                # what is certified for R-ADMM does not depend on the penalty
                 text, slack = "MR-ADMM loses no more privacy than any other", ROUNDING
                 means += ", with a millionth for rounding"
             lead = min((1 + slack) * privacy[name] - privacy["MR-ADMM"] for name in others)

@@ -26,7 +26,8 @@ from coterie.papers.recycled.experiment import (
 )  # fmt: skip
 
 GAMMAS = (0.1, 0.5, 1.0, 2.0)
-GROWTH = 1.01  # of Fig. 3
+# of Fig. 3
+GROWTH = 1.01
 GROWTHS = (1.0, 1.01, 1.02, 1.03, 1.04, 1.05)
 # by figure: panel of the loss -> (panel of privacy, alpha)
 PANELS_3 = {"a": ("privacy, α = 1", 1.0), "b": ("privacy, α = 2", 2.0)}
