@@ -51,7 +51,7 @@ COLUMN_SHARE = 0.2
 # of the squared row norm, in the constant column
 CONSTANT_SHARE = 0.2
 LOGISTIC_VARIANCE = math.pi**2 / 3
-# of numbers, over their bound
+# standard deviation of numbers, over their bound
 LABEL_SPREAD = 0.35
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
@@ -71,6 +71,7 @@ class Task:
     column_noise: that of column sums and sums of squares that spend the whole budget, over n_records; infinite where
         columns cannot be standardised.
     smoothness: largest curvature of the loss.
+    label_bound: of numbers, over the residual from which slopes grow no more.
     """
 
     n_records: float
@@ -79,6 +80,12 @@ class Task:
     noise: float
     column_noise: float
     smoothness: float
+    label_bound: float = 1.0
+
+    @property
+    def label_spread(self) -> float:
+        """Standard deviation of numbers."""
+        return LABEL_SPREAD * self.label_bound
 
 
 class Setting(NamedTuple):
@@ -306,13 +313,13 @@ def expected(shapes: Sequence[Shape], task: Task, settings: Sequence[Setting]) -
 
 
 def _expected(shape: Shape, task: Task, standardise: bool, response: np.ndarray, variance: np.ndarray) -> Expected:
-    where = _directions(shape, task, standardise)
-    strength, centre, curvature = _scores(shape, task)
-    at = curvature / task.smoothness * np.append(where.variance, CONSTANT_SHARE + where.mean)
+    where, best = _directions(shape, task, standardise), _scores(shape, task)
+    strength, centre = best.strength, best.centre
+    at = best.curvature / task.smoothness * np.append(where.variance, CONSTANT_SHARE + where.mean)
     f, v = _interpolated(response, at), _interpolated(variance, at)
     reached, mean_reached = f[:, :-1], f[:, -1]
     # the estimate's own spread, which would be there without any noise
-    own = (reached**2).sum(axis=1) / (task.n_records * curvature)
+    own = (reached**2).sum(axis=1) * best.own_variance / task.n_records
     slope = (reached * where.signal).sum(axis=1)
     noise = where.noise**2 * (v[:, :-1] * where.variance).sum(axis=1) + own
     apart = strength**2 * ((reached**2 * where.signal).sum(axis=1) - slope**2) + noise
@@ -329,17 +336,43 @@ def _interpolated(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     return values[:, low] * (1 - (place - low)) + values[:, low + 1] * (place - low)
 
 
-def _scores(shape: Shape, task: Task) -> tuple[float, float, float]:
-    """Standard deviation and mean of the best scores, and the mean curvature of the loss there."""
+class _Scores(NamedTuple):
+    """The best ones: their standard deviation and mean, the mean curvature of the loss there, and how much each
+    direction of the data adds to the variance of scores of a fit to one record: variance of slopes over curvature
+    squared, which is one over the curvature where the model is right."""
+
+    strength: float
+    centre: float
+    curvature: float
+    own_variance: float
+
+
+def _scores(shape: Shape, task: Task) -> _Scores:
     if task.n_classes == 0:
-        explained = shape.strength**2 / (shape.strength**2 + LOGISTIC_VARIANCE)
-        return LABEL_SPREAD * math.sqrt(explained), shape.share - 0.5, task.smoothness
+        return _scores_of_numbers(shape, task)
     if task.n_classes > 2:
-        return shape.strength, 0.0, 0.6 * (1 - 1 / task.n_classes) / task.n_classes
+        curvature = 0.6 * (1 - 1 / task.n_classes) / task.n_classes
+        return _Scores(shape.strength, 0.0, curvature, 1 / curvature)
     centre = _centre(shape.share, shape.strength)
     probability = expit(centre + shape.strength * _NODES)
-    curvature = float((probability * (1 - probability) * _WEIGHTS).sum())
-    return shape.strength, centre, 4 * task.smoothness * curvature
+    curvature = 4 * task.smoothness * float((probability * (1 - probability) * _WEIGHTS).sum())
+    return _Scores(shape.strength, centre, curvature, 1 / curvature)
+
+
+def _scores_of_numbers(shape: Shape, task: Task) -> _Scores:
+    """Residuals are Gaussian; those beyond 1 have slopes of 1 and no curvature."""
+    explained = shape.strength**2 / (shape.strength**2 + LOGISTIC_VARIANCE)
+    residual = task.label_spread * math.sqrt(1 - explained)
+    end = 1 / residual
+    inside = float(2 * ndtr(end) - 1)
+    density = math.exp(-(end**2) / 2) / math.sqrt(2 * math.pi)
+    slopes = residual**2 * (inside - 2 * end * density) + 1 - inside
+    return _Scores(
+        strength=task.label_spread * math.sqrt(explained),
+        centre=task.label_bound * (shape.share - 0.5),
+        curvature=task.smoothness * inside,
+        own_variance=slopes / (task.smoothness * inside) ** 2,
+    )
 
 
 @functools.cache
@@ -364,9 +397,9 @@ def _measured(
 ) -> Expected:
     """Scores are slope * best score + noise of variance `apart`, around a constant."""
     if task.n_classes == 0:
-        left = LABEL_SPREAD**2 - strength**2
+        left = task.label_spread**2 - strength**2
         square = strength**2 * (1 - slope) ** 2 + apart + (constant - centre) ** 2 + constant_variance + left
-        return Expected(square / LABEL_SPREAD**2, np.full_like(square, np.nan))
+        return Expected(square / task.label_spread**2, np.full_like(square, np.nan))
     if task.n_classes > 2:
         correlation = slope * strength / np.sqrt(slope**2 * strength**2 + apart + constant_variance)
         grid, errors = _class_errors(task.n_classes, strength)
@@ -506,9 +539,9 @@ def _gain(task: Task, found: Expected) -> np.ndarray:
 
 def pooled(shape: Shape, task: Task) -> Expected:
     """The best fit to `task.n_records` records in one place, without noise; or of a party alone, by its records."""
-    strength, centre, curvature = _scores(shape, task)
-    d = max(task.n_columns - 1, 1) * max(task.n_classes - 1, 1) if task.n_classes > 2 else max(task.n_columns - 1, 1)
-    spread = strength**2 + d / (task.n_records * curvature)
+    strength, centre, _, own_variance = _scores(shape, task)
+    d = max(task.n_columns - 1, 1) * max(task.n_classes - 1, 1)
+    spread = strength**2 + d * own_variance / task.n_records
     # the ridge that suits it best shrinks all alike
     slope = strength**2 / spread
     apart = slope**2 * spread - slope**2 * strength**2

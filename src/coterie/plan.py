@@ -152,16 +152,18 @@ class Plan:
         places: dict[Any, int] = {}
         grants: list[Grant] = []
         n_rows = 1 if mechanism.constant_in_time else self.n_rounds
-        index = np.empty((n_rows, len(one_of_each)), dtype=np.int32)
+        n_different = n_rows if mechanism.changing_rounds is None else min(mechanism.changing_rounds, n_rows)
+        index = np.empty((n_different, len(one_of_each)), dtype=np.int32)
         for k, party in enumerate(one_of_each):
             facts = self.party_facts(party)
-            for t in range(n_rows):
+            for t in range(n_different):
                 key = (mechanism.values(t, party), facts)
                 if key not in places:
                     places[key] = len(grants)
                     grants.append(mechanism.grant(t, party, self.problem, facts))
                 index[t, k] = places[key]
-        return grants, index[:, kind]
+        rounds = np.minimum(np.arange(n_rows), n_different - 1)
+        return grants, index[rounds][:, kind]
 
     def moment_grants(self, party: int) -> tuple[MomentGrant, ...]:
         """What party i may release after the rounds, everybody taking part."""

@@ -400,6 +400,7 @@ class Situation:
             noise=noise * facts.row_norm / (self.all_curvature * slope),
             column_noise=self._column_noise,
             smoothness=self.problem.loss.smoothness,
+            label_bound=residual_threshold(facts) / slope,
         )
 
     @functools.cached_property

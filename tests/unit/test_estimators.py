@@ -223,6 +223,18 @@ def test_the_plain_model_predicts_the_same(model, y):
                 np.testing.assert_array_equal(ours, theirs)
 
 
+def test_without_weights_noise_is_sized_for_records_that_weigh_one():
+    def noise(weights=None, **bound):
+        model = logistic(**bound).fit(X, Y, parties=PARTIES, sample_weight=weights)
+        plan = model.transcript_.plan
+        return plan.facts.weight_bound, plan.issued[0][-1].scales.noise_std
+
+    assert noise(weight_bound=5.0) == noise()
+    assert noise(weight_bound=0.5)[0] == 0.5
+    bound, noise_std = noise(np.ones(len(Y)), weight_bound=5.0)
+    assert (bound, noise_std) == (5.0, pytest.approx(5 * noise()[1], rel=0.5))
+
+
 def test_parties_and_weights_are_routed_through_a_pipeline():
     halve = FunctionTransformer(lambda rows: rows / 2)
     with sklearn.config_context(enable_metadata_routing=True):

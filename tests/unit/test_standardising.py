@@ -406,3 +406,22 @@ def test_inference_goes_on_from_the_standardised_model():
 def test_bad_numbers_are_refused(wrong):
     with pytest.raises(InputError, match=f"^{next(iter(wrong))}: got "):
         StandardisedGradient(**{"noise_multiplier": 1.0, "column_std": 1.0} | wrong)
+
+
+def test_a_plan_of_very_many_rounds_looks_at_the_few_that_differ(monkeypatch):
+    data, calls = federation(), []
+    mechanism = StandardisedGradient(noise_multiplier=400.0, column_std=30.0, constant_share=SHARE)
+    granted = StandardisedGradient.grant
+    monkeypatch.setattr(
+        StandardisedGradient, "grant", lambda self, t, *rest: calls.append(t) or granted(self, t, *rest)
+    )
+    algorithm = StandardisedGradientDescent(
+        mechanism=mechanism, regulariser=L2(1.0), step=1e-3, channel=Curator(), averaging="linear"
+    )
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=100_000, adjacency="replace-one")
+    assert calls == [0, 1, 2]
+    ledger = dict(plan.ledger(0))
+    assert sorted(ledger.values()) == [1, 1, 99_998]
+    few = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=2, adjacency="replace-one")
+    assert [event for event, _ in few.ledger(0)] == [event for event, count in plan.ledger(0) if count == 1]

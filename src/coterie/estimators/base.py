@@ -120,7 +120,8 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     The data:
 
     bounds: public bound on the 2-norm of a row; longer rows are shortened to it, in `predict` as well.
-    weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest.
+    weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest; of a fit without
+        weights for 1, if that is less.
     standardise: "private": columns are centred and scaled by noised sums, a priced part of the fit; then shortened to
         `bounds` again. "none": they stay as they are.
     data_derived: what was read off these data before the fit, such as ["scaler"]: the certificate says VOID.
@@ -244,7 +245,8 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             parties=parties,
             row_norm=self.bounds,
             sample_weight=sample_weight,
-            weight_bound=self.weight_bound,
+            # whether there are weights is said by the call, not by the records
+            weight_bound=self.weight_bound if sample_weight is not None else min(self.weight_bound, 1.0),
             **about_labels,
         )
         wanted = self._wanted(weighted=sample_weight is not None)

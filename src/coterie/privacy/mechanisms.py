@@ -160,6 +160,11 @@ class Mechanism:
     def constant_in_time(self) -> bool:
         return all(schedule.constant_in_time for schedule in self.schedules().values())
 
+    @property
+    def changing_rounds(self) -> int | None:
+        """How many rounds may have grants of their own, those of later ones being the last of these; None: all."""
+        return 1 if self.constant_in_time else None
+
 
 def output_event(change: float, noise_std: float, facts: PartyFacts) -> Gaussian:
     """`grid_event` for a value of as many numbers as a party has coefficients."""

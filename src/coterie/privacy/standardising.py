@@ -128,6 +128,10 @@ class StandardisedGradient(GradientNoise):
     def constant_in_time(self) -> bool:
         return False
 
+    @property
+    def changing_rounds(self) -> int | None:
+        return COLUMN_ROUNDS + 1 if super().constant_in_time else None
+
     def values(self, t: int, party: int) -> tuple[float, ...]:
         return (*super().values(max(t - COLUMN_ROUNDS, 0), party), min(t, GRADIENT))
 
