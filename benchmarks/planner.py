@@ -191,9 +191,7 @@ def show(found: list[Cell]) -> None:
 
 LEVELS = (0, 4, 9, 14, 20, 24, 26)
 # strength, mean and spreads as logarithms
-LIMITS = np.array(
-    [(-3, 2.6), (-4.6, -0.35), (-4, -0.2), (0, 4), (-2, 3), (-3, -0.2), (0, 4), (-2, 3), (0, 3)]
-)
+LIMITS = np.array([(-3, 2.6), (-4.6, -0.35), (-4, -0.2), (0, 4), (-2, 3), (-3, -0.2), (0, 4), (-2, 3), (0, 3)])
 
 
 def unpacked(x: np.ndarray, share: float) -> Shape:
