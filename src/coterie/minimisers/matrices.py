@@ -53,7 +53,7 @@ class Stack(NamedTuple):
     y: Any
     weight: Any
     # (party, 1, 1, 1) weight of all pieces over that of the first, whose curvature stands for all
-    share: Any
+    whole_over_first: Any
     # in half precision: rows, or products of all pairs of a row's entries; of the first pieces, of the rest
     half: Any
 
@@ -159,8 +159,8 @@ class _Objective:
 
     def first_bends(self, scores: jax.Array) -> jax.Array:
         """Weighted curvatures of the loss in the first pieces, which stand for all."""
-        _, y, weight, share, _ = self.records
-        return (share * weight * self.loss.curvature(scores, y))[:, :THIN].astype(jnp.bfloat16)
+        _, y, weight, whole_over_first, _ = self.records
+        return (whole_over_first * weight * self.loss.curvature(scores, y))[:, :THIN].astype(jnp.bfloat16)
 
     def bends(self, scores: jax.Array) -> jax.Array:
         """Weighted curvatures of the loss in all pieces."""

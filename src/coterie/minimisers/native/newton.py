@@ -208,9 +208,9 @@ def _find_preconditioner(rows, stride, curvature, room):
             upper[a, b] /= pivot
             room.upper[a, b] = room.lower[b, a] = upper[a, b]
         for i in range(a + 1, d):
-            share = upper[a, i]
+            factor = upper[a, i]
             for b in range(i, d):
-                upper[i, b] -= share * upper[a, b]
+                upper[i, b] -= factor * upper[a, b]
     return True
 
 

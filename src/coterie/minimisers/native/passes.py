@@ -152,9 +152,9 @@ def _dense_add_curvature_matrix(rows, stride, bends, pairs, out):
     for block in range(0, rows.y.shape[0], stride):
         bend, place = load(bends, block), 0
         for a in range(d):
-            share = bend * load(rows.values, block * d + a)
+            bent = bend * load(rows.values, block * d + a)
             for b in range(a, d):
-                store(pairs, place, load(pairs, place) + share * load(rows.values, block * d + b))
+                store(pairs, place, load(pairs, place) + bent * load(rows.values, block * d + b))
                 place += 1
     place = 0
     for a in range(d):
@@ -278,10 +278,10 @@ def _sparse_add_curvature_matrix(rows, stride, bends, out):
         # of the sixteen problems on average
         bend = stride / LANES * total(load(bends, i))
         for k in range(width):
-            share = bend * values[k]
+            bent = bend * values[k]
             for other in range(k + 1):
                 a, b = columns[k], columns[other]
-                out[min(a, b), max(a, b)] += share * values[other]
+                out[min(a, b), max(a, b)] += bent * values[other]
 
 
 # --- whichever way the records are kept -------------------------------------------------------------------------------
