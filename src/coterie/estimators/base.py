@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -16,7 +18,7 @@ from coterie import rules
 from coterie.certificate import Certificate, cautions, make_certificate, price
 from coterie.charts import Bar, Bars
 from coterie.data.checks import positive_number
-from coterie.data.design import Shortening, make_design, row_norms, split_intercept
+from coterie.data.design import Shortening, make_design, project_rows, row_norms, split_intercept
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
@@ -104,6 +106,7 @@ class Fitted:
     shortening_: Shortening | None
     coef_: np.ndarray
     intercept_: np.ndarray
+    n_features_in_: int
     n_iter_: int
 
 
@@ -454,3 +457,18 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     def _coefficients(self) -> np.ndarray:
         """(columns of the design, n_outputs)."""
         return self.coefficients_.reshape(-1, self._loss().n_outputs)
+
+    def _plain(self, plain: Any, **attributes: Any) -> Pipeline:
+        """Projection to the public row norm, then `plain` with the fitted coefficients: a private model has only ever
+        seen projected rows, so without the projection long rows would get other predictions. So it is with rows that
+        were shortened when columns were standardised."""
+        nothing, bound = [[0.0] * self.n_features_in_], {"bound": float(self.bounds)}
+        plain.coef_, plain.intercept_ = self.coef_.copy(), self.intercept_.copy()
+        plain.n_features_in_, plain.n_iter_ = self.n_features_in_, self.n_iter_
+        for name, value in attributes.items():
+            setattr(plain, name, value)
+        steps: list[tuple[str, Any]] = [("project", project_rows)]
+        if getattr(self, "shortening_", None) is not None:
+            steps.append(("shorten", self.shortening_))
+        fitted = [(name, FunctionTransformer(step, kw_args=bound, validate=True).fit(nothing)) for name, step in steps]
+        return Pipeline([*fitted, ("model", plain)])

@@ -12,7 +12,6 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.estimators.plain import plain_model
 from coterie.problems import HuberisedHinge, Logistic, Loss, Multinomial
 
 
@@ -105,7 +104,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
     def to_sklearn(self) -> Pipeline:
         """The projection and a plain fitted LogisticRegression: the same predictions without this class."""
-        return plain_model(self, LogisticRegression(), classes_=self.classes_)
+        return self._plain(LogisticRegression(), classes_=self.classes_)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -126,4 +125,4 @@ class PrivateLinearSVC(_PrivateClassifier):
 
     def to_sklearn(self) -> Pipeline:
         """The projection and a plain fitted LinearSVC: the same predictions without this class."""
-        return plain_model(self, LinearSVC(), classes_=self.classes_)
+        return self._plain(LinearSVC(), classes_=self.classes_)

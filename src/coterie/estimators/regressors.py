@@ -12,7 +12,6 @@ from sklearn.pipeline import Pipeline
 from coterie.data.checks import positive_number
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.estimators.plain import plain_model
 from coterie.facts import Facts
 from coterie.problems import ElasticNet, Huber, Loss, Regulariser, Squared
 from coterie.rules import lasso_regulariser
@@ -83,7 +82,7 @@ class PrivateRidge(_PrivateRegressor):
 
     def to_sklearn(self) -> Pipeline:
         """The projection and a plain fitted Ridge: the same predictions without this class."""
-        return plain_model(self, Ridge())
+        return self._plain(Ridge())
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -106,4 +105,4 @@ class PrivateLasso(_PrivateRegressor):
 
     def to_sklearn(self) -> Pipeline:
         """The projection and a plain fitted Lasso: the same predictions without this class."""
-        return plain_model(self, Lasso())
+        return self._plain(Lasso())
