@@ -1,6 +1,6 @@
 """How good a classifier is on the parties' own held-out records, told privately.
 
-Two tables of counts are all that is released, each under Gaussian noise that its grant adds (`privacy.tables`):
+Two tables of counts are all that is released, each under Gaussian noise that its `TableGrant` adds:
 
     answers   (true class, predicted class): accuracy and the error of each class
     scores    (class, is it the true one, score bin) on a public grid: AUC and calibration
@@ -30,9 +30,9 @@ from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
 from coterie.privacy.events import check_adjacency
 from coterie.privacy.grants import ONE_NOISE, SumNoises
+from coterie.privacy.mechanisms import TableGrant
 from coterie.privacy.noise import NoiseSource, draw_many, drawn_once, law_for
 from coterie.privacy.release import unit_noise
-from coterie.privacy.tables import TableGrant
 from coterie.promise import check_trust
 from coterie.spending import Spending, Terms
 
