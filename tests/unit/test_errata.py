@@ -18,8 +18,8 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.network.topology import make_topology
+from coterie.papers.bounds import dual_perturbation_theorem_1
 from coterie.papers.dual_variable import errata as privacy
-from coterie.papers.dual_variable.published import dual_perturbation_theorem_1
 from coterie.papers.errata import ContradictionError, Erratum, Verdict, bound, compute, known, limit
 from coterie.papers.exact_loss import noise_scale, reached_loss
 from coterie.papers.penalty import errata as limits

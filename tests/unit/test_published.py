@@ -19,9 +19,7 @@ from coterie.algorithms import (
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.topology import make_topology
-from coterie.papers.bounds import published_bound
-from coterie.papers.dual_variable.published import dual_perturbation_records, nonprivate_records
-from coterie.papers.recycled.published import recycled_records
+from coterie.papers.bounds import dual_perturbation_records, nonprivate_records, published_bound, recycled_records
 from coterie.plan import Plan
 from coterie.privacy.objective import (
     OUTPUT_SHARE,

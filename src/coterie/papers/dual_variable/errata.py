@@ -7,7 +7,7 @@ from coterie.audit.density_ratio import pure_loss
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.facts import Facts
-from coterie.papers.dual_variable.published import dual_perturbation_theorem_1
+from coterie.papers.bounds import dual_perturbation_theorem_1
 from coterie.papers.errata import DVP, Erratum, bound
 from coterie.papers.exact_loss import ADJACENCY, LABELS, noise_scale, plan_of, sensitivity, stated, step_of
 from coterie.plan import Plan

@@ -12,9 +12,9 @@ from coterie.algorithms import ConsensusADMM, PenaltyPerturbedADMM
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.network.topology import Topology, make_topology
+from coterie.papers.bounds import penalty_perturbation_theorem_4_1
 from coterie.papers.errata import PP, Erratum, bound, limit
 from coterie.papers.exact_loss import ADULT, ADULT_PROBLEM, plan_of, reached_loss, stated
-from coterie.papers.penalty.published import penalty_perturbation_theorem_4_1
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise, PenaltyPerturbation
 from coterie.problems import L2, Problem, Squared

@@ -6,11 +6,11 @@ import numpy as np
 
 from coterie.algorithms import RecycledADMM
 from coterie.network.topology import make_topology
+from coterie.papers.bounds import recycled_theorem_v_1
 from coterie.papers.errata import MR, Erratum, bound, limit
 from coterie.papers.exact_loss import ADJACENCY, ADULT, ADULT_PROBLEM, reached_loss, stated
 from coterie.papers.penalty.errata import limit_of, weighted_optimum
 from coterie.papers.recycled.convergence import recycled_conditions
-from coterie.papers.recycled.published import recycled_theorem_v_1
 from coterie.plan import Plan
 from coterie.privacy.objective import LinearPerturbation, NoNoise
 from coterie.schedules import Schedule
