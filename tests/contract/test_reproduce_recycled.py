@@ -12,7 +12,6 @@ from coterie.papers.fixed_point import figure_1 as fixed_point
 from coterie.papers.frontier import diffprivlib as frontier_diffprivlib
 from coterie.papers.frontier import figure as frontier
 from coterie.papers.frontier import methods as frontier_methods
-from coterie.papers.frontier import published as frontier_published
 from coterie.papers.measures import APPROXIMATE, PUBLISHED, PURE
 from coterie.papers.recycled import figure_1 as convergence
 from coterie.papers.recycled import figure_5 as comparison
@@ -84,7 +83,7 @@ def test_the_four_algorithms_are_matched_in_every_accounting(accounting):
 
 
 def test_a_bound_below_the_jacobian_s_share_cannot_be_had():
-    assert with_published_total(lambda level: frontier_published.published_plan("R-ADMM", 5, 50, level), 1e-3) is None
+    assert with_published_total(lambda level: frontier_methods.published_plan("R-ADMM", 5, 50, level), 1e-3) is None
 
 
 def test_a_figure_end_to_end(tmp_path):
@@ -223,9 +222,9 @@ def test_every_method_of_the_frontier_costs_what_it_says(method):
     assert 0.999 < plan.epsilon(1e-6) <= 1.0 + 1e-9
 
 
-@pytest.mark.parametrize(("size", "method"), frontier_published.ITERATIONS)
+@pytest.mark.parametrize(("size", "method"), frontier_methods.ITERATIONS)
 def test_published_runs_have_a_bound_whose_conditions_on_weights_hold(size, method):
-    plan = frontier_published.published_plan(method, size, 4, 1.0)
+    plan = frontier_methods.published_plan(method, size, 4, 1.0)
     bound = published_bound(plan)
     assert bound is not None
     assert bound.total > 0

@@ -18,15 +18,18 @@ from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Sc
 from coterie.papers.frontier import diffprivlib
 from coterie.papers.frontier.methods import (
     GRAPHS,
+    ITERATIONS,
     METHODS,
     NEEDS_NEIGHBOURS,
     ONE_NOISE,
     OUTPUT_NOISED,
+    PUBLISHED_CHOICES,
+    TOTALS,
     nodes_of,
     plan_at,
+    published_nodes,
+    published_plan,
 )
-from coterie.papers.frontier.published import CHOICES as PUBLISHED_CHOICES
-from coterie.papers.frontier.published import ITERATIONS, TOTALS, published_nodes, published_plan
 from coterie.papers.measures import APPROXIMATE, DELTA, PUBLISHED
 from coterie.papers.panels import finish, grid, plot
 from coterie.papers.recycled.experiment import errors, with_published_total
