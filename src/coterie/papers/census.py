@@ -14,7 +14,7 @@ from coterie.algorithms import ConsensusADMM
 from coterie.data import Federation, load_adult, partition
 from coterie.engines.in_process import run
 from coterie.network.topology import Topology, make_topology
-from coterie.papers.figure import Scale
+from coterie.papers.figure import Curve, Scale
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem
@@ -55,6 +55,17 @@ class Network:
             losses = [_logistic(piece @ signed).mean(axis=1) for piece in _pieces(models, len(shard.y))]
             total += np.concatenate(losses).reshape(total.shape)
         return total / len(self.train.shards)
+
+    def convergence(self, panel: str, name: str, models: np.ndarray, *, l2: float) -> list[Curve]:
+        """Of one run's models, (iteration, node, coefficient): average loss, its excess over the optimum's, and the
+        largest distance of a node's from the optimum, relative to the latter's size."""
+        best = optimum(len(self.train.shards), l2=l2)
+        loss = self.average_loss(models[None])[0]
+        optimal = self.average_loss(np.broadcast_to(best, (1, 1, *models.shape[1:])))[0, 0]
+        away = np.linalg.norm(models - best, axis=-1).max(axis=-1) / np.linalg.norm(best)
+        x = np.arange(1, len(loss) + 1)
+        kinds = {"": loss, " excess": loss - optimal, " distance": away}
+        return [Curve(panel + kind, name, x, values) for kind, values in kinds.items()]
 
     def test_error(self, models: np.ndarray) -> np.ndarray:
         """Share of held-out records that models of shape (..., coefficient) get wrong."""

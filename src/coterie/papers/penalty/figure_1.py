@@ -3,7 +3,7 @@
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM
-from coterie.papers.census import Network, every_iteration, network, optimum
+from coterie.papers.census import Network, every_iteration, network
 from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.panels import finish, grid, plot
 from coterie.privacy.objective import NoNoise
@@ -45,15 +45,7 @@ def _run(panel: str, name: str, penalty: Schedule, dual_step: Schedule, scale: S
     nodes = five_nodes()
     algorithm = ConsensusADMM(mechanism=NoNoise(penalty=penalty), dual_step=dual_step, as_published=dual_step.per_party)
     releases = nodes.releases(nodes.plan(algorithm, l2=L2, rounds=scale.iterations), scale, runs=1)
-    x = np.arange(1, scale.iterations + 1)
-    best = optimum(5, l2=L2)
-    optimal = nodes.average_loss(np.broadcast_to(best, (1, 1, 5, len(best))))[0, 0]
-    away = np.linalg.norm(releases[0] - best, axis=-1).max(axis=-1) / np.linalg.norm(best)
-    return [
-        Curve(panel, name, x, nodes.average_loss(releases)[0]),
-        Curve(f"{panel} excess", name, x, nodes.average_loss(releases)[0] - optimal),
-        Curve(f"{panel} distance", name, x, away),
-    ]
+    return nodes.convergence(panel, name, releases[0], l2=L2)
 
 
 def _part_a(name: str, dual_step: Schedule) -> Part:

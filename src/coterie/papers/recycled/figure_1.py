@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM
-from coterie.papers.census import network, optimum
+from coterie.papers.census import network
 from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.panels import finish, grid, plot
 from coterie.papers.recycled.experiment import (
@@ -37,30 +37,18 @@ SETTLED = 1e-3
 
 
 def _followed(panel: str, name: str, size: int, algorithm, scale: Scale) -> list[Curve]:
-    """Average loss, its excess over the optimum's, and the models' largest distance from the optimum."""
-    loss, excess, away = _measured(size, algorithm, scale)
-    x = np.arange(1, len(loss) + 1)
-    return [
-        Curve(panel, name, x, loss),
-        Curve(f"{panel} excess", name, x, excess),
-        Curve(f"{panel} distance", name, x, away),
-    ]
+    return network(size, GRAPH).convergence(panel, name, _models(size, algorithm, scale), l2=L2)
 
 
 # panels share the constant penalty
 @functools.cache
-def _measured(size: int, algorithm: Any, scale: Scale) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _models(size: int, algorithm: Any, scale: Scale) -> np.ndarray:
+    """By iteration, node and coefficient."""
     nodes = network(size, GRAPH)
     conventional = isinstance(algorithm, ConsensusADMM)
-    rounds = scale.iterations if conventional else pairs(scale)
-    plan = nodes.plan(algorithm, l2=L2, rounds=rounds)
+    plan = nodes.plan(algorithm, l2=L2, rounds=scale.iterations if conventional else pairs(scale))
     releases = nodes.releases(plan, scale, runs=1)
-    models = releases if conventional else iterates(plan, releases)
-    best = optimum(size, l2=L2)
-    optimal = nodes.average_loss(np.broadcast_to(best, (1, 1, *models.shape[2:])))[0, 0]
-    loss = nodes.average_loss(models)[0]
-    away = np.linalg.norm(models[0] - best, axis=-1).max(axis=-1) / np.linalg.norm(best)
-    return loss, loss - optimal, away
+    return (releases if conventional else iterates(plan, releases))[0]
 
 
 def _label(gamma: float) -> str:
