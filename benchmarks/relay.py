@@ -15,32 +15,16 @@ import itertools
 import json
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
-from coterie.cli.spec import prepare, read_spec
 from coterie.cli.spec.local_sites import sites_of
 from coterie.relay.engines import on_this_machine
 from coterie.site.coordinator import Coordinator
 from coterie.site.envelope import Sealing
 from coterie.site.store import Store
+from sites import four_hospitals
 
-SPEC = """\
-[data]
-dataset = "heart"
-[parties]
-topology = "complete"
-[problem]
-l2 = 1.0
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-adjacency = "replace-one"
-[algorithm]
-name = "penalty-perturbed-admm"
-rounds = {rounds}
-"""
 GOAL = 1.2
 
 
@@ -128,10 +112,7 @@ BARE = {"flower": BareFlower(), "nvflare": BareNvflare()}
 
 def main(engine, n_rounds):
     bare = BARE[engine]
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "spec.toml").write_text(SPEC.format(rounds=n_rounds))
-        prepared = prepare(read_spec(Path(folder) / "spec.toml"))
-    plan, federation = prepared.plan, prepared.records.federation
+    plan, federation = four_hospitals(n_rounds)
     with sites_of(plan, federation, delta=1e-5, seed=None, title="Benchmark") as (proposal, keys, running):
         place = running.folder / "engine"
         bare.prepare(place, running.sockets)

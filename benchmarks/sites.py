@@ -17,9 +17,11 @@ import numpy as np
 
 from coterie.cli.spec import prepare, read_spec
 from coterie.cli.spec.local_sites import open_policy
+from coterie.data import Federation
 from coterie.engines.own_steps import OneParty
 from coterie.engines.xla import set_up
 from coterie.keys import PrivateKeys
+from coterie.plan import Plan
 from coterie.privacy.noise import SystemEntropy
 from coterie.site.messages import pack, unpack
 from coterie.site.proposal import Proposal
@@ -43,20 +45,18 @@ rounds = {rounds}
 """
 
 
-def main(rounds: int) -> None:
-    folder = Path(tempfile.mkdtemp(dir="."))
-    try:
-        measure(rounds, folder)
-    finally:
-        import shutil
-
-        shutil.rmtree(folder)
+def four_hospitals(rounds: int) -> tuple[Plan, Federation]:
+    """What is run, here and over engines (`relay.py`)."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = Path(folder) / "spec.toml"
+        spec.write_text(SPEC.format(rounds=rounds))
+        prepared = prepare(read_spec(spec))
+    return prepared.plan, prepared.records.federation
 
 
 def measure(rounds: int, folder: Path) -> None:
-    (folder / "spec.toml").write_text(SPEC.format(rounds=rounds))
-    prepared = prepare(read_spec(folder / "spec.toml"))
-    plan, shards = prepared.plan, prepared.records.federation.shards
+    plan, federation = four_hospitals(rounds)
+    shards = federation.shards
     sites, own = [], PrivateKeys.generate()
     for name, shard in zip(plan.facts.parties, shards, strict=True):
         policy = open_policy(name, 1e-5, seeded=False, curator=False)
@@ -109,4 +109,6 @@ def synced_write(folder: Path) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60)
-    main(parser.parse_args().rounds)
+    # on this disk
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        measure(parser.parse_args().rounds, Path(folder))
