@@ -68,7 +68,7 @@ def evaluate(
             raise InputError(f"--party-column: got {party_column!r}, which is a feature or the label")
         table = read_features(model, file, Dialect.checked("--", delimiter, encoding), label, *extra)
         parties = None if party_column is None else [str(name) for name in table.take(party_column).tolist()]
-        y = model.encode_label(table.take(label), table.place)
+        y = model.schema.label_positions(table.take(label), place=table.place)
         X = model.encode(table)
     if public and model.labels is None:
         _tell_numbers(exact_result(model, X, y), json_line)

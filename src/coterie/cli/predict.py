@@ -60,7 +60,7 @@ def predict(
 
 def read_features(model: "FittedModel", file: Path, dialect: "Dialect", *more: str) -> "Table":
     """The columns that a model needs, and `more` of them."""
-    from coterie.cli.spec.preparation import wanted_columns
+    from coterie.data.schema import wanted_columns
     from coterie.data.tables import read_columns
 
     names, numbers = wanted_columns(model.schema)

@@ -427,10 +427,13 @@ class Label:
         return sorted(found, key=lambda misfit: misfit.rows[0])
 
     def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
+        return np.array(self.values)[self.positions(values, place=place)]
+
+    def positions(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
         positions, missing, cells = _positions(self.name, values, self.values)
         if (positions < 0).any():
             _refuse(self._misfits(positions, missing, cells), place)
-        return np.array(self.values)[positions]
+        return positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -579,6 +582,11 @@ class Schema:
         """Labels as texts of the public label set, or numbers clipped into the public range."""
         return self.label.encode(values, place=place)
 
+    def label_positions(self, values: Iterable[Any], *, place: Callable[[int], str] = at_row) -> np.ndarray:
+        """Labels as positions in the public label set, or numbers clipped into the public range."""
+        label = self.label
+        return label.positions(values, place=place) if isinstance(label, Label) else label.encode(values, place=place)
+
     def to_dict(self) -> dict[str, Any]:
         """What was said, and nothing of what was left open."""
         whole = {key: getattr(self, key) for key in ("party_column", "longest_row")}
@@ -649,3 +657,9 @@ def _read_part(where: str, content: Any, of_texts: type, of_numbers: type) -> An
     needed = ("name", list_key) if cls is of_texts else ("name", "minimum", "maximum")
     _check_keys(where, content, needed=needed, optional=tuple(fields[cls]))
     return cls(**content)
+
+
+def wanted_columns(schema: Schema) -> tuple[list[str], list[str]]:
+    """The names of all columns that a schema needs, the label's last, and of those that are numbers."""
+    parts = (*schema.columns, schema.label)
+    return [part.name for part in parts], [part.name for part in parts if isinstance(part, (NumberColumn, NumberLabel))]

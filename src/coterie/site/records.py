@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data import Federation, NumberColumn, NumberLabel, Schema
+from coterie.data import Federation, NumberColumn, Schema
 from coterie.data import schema as fitting
 from coterie.data.federation import Shard
 from coterie.data.tables import Table, read_columns
@@ -93,9 +93,8 @@ def _schema_of(proposal: Proposal) -> Schema:
 
 
 def _read(path: Path, schema: Schema) -> Table:
-    parts = (*schema.columns, schema.label)
-    numbers = [part.name for part in parts if isinstance(part, (NumberColumn, NumberLabel))]
-    return read_columns(path, [part.name for part in parts], numbers=numbers)
+    names, numbers = fitting.wanted_columns(schema)
+    return read_columns(path, names, numbers=numbers)
 
 
 def _projected(schema: Schema, table: Table, proposal: Proposal) -> Shard:

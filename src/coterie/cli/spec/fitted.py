@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data import Label, Schema
+from coterie.data import Schema
 from coterie.data.design import Shortening, project_rows
 from coterie.data.tables import Table
 from coterie.errors import InputError
@@ -74,14 +74,6 @@ class FittedModel:
     def encode(self, table: Table) -> np.ndarray:
         X = self.schema.encode(table)
         return np.column_stack([X, np.ones(len(X))]) if self.constant_column else X
-
-    def encode_label(self, values: Any, place: Any) -> np.ndarray:
-        """Positions in `labels`, or numbers."""
-        y = self.schema.encode_label(values, place=place)
-        if isinstance(self.schema.label, Label):
-            position = {text: number for number, text in enumerate(self.schema.label.values)}
-            return np.array([position[text] for text in y.tolist()])
-        return y
 
     @property
     def classes_(self) -> np.ndarray:

@@ -18,9 +18,10 @@ from coterie.certificate import Certificate, Past, make_certificate
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
 from coterie.cli.spec.reading import PRIVATE, DataSection, ProblemSection, Spec
-from coterie.data import Federation, Label, NumberColumn, Schema, load, partition
+from coterie.data import Federation, Label, Schema, load, partition
 from coterie.data.design import make_design
-from coterie.data.tables import Table, read_columns
+from coterie.data.schema import wanted_columns
+from coterie.data.tables import Dialect, Table, read_columns
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
@@ -172,11 +173,7 @@ def planner_of(spec: Spec, facts: Facts, surrogate: tuple[np.ndarray, np.ndarray
 
 def surrogate_of(path: Path, spec: Spec, schema: Schema, facts: Facts) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the design and labels of a public table that fits the schema."""
-    names, numbers = wanted_columns(schema)
-    X, y = encode(schema, read_columns(path, names, numbers=numbers, dialect=spec.data.dialect))
-    if isinstance(schema.label, Label):
-        position = {text: number for number, text in enumerate(schema.label.values)}
-        y = np.array([position[text] for text in y.tolist()])
+    X, y = _read_public(path, schema, spec.data.dialect)
     return make_design(X, facts.row_norm, intercept=spec.intercept), y
 
 
@@ -233,14 +230,7 @@ def _from_files(spec: Spec) -> Records:
         data_derived=spec.data_derived,
         **about_labels,
     )
-    test = None
-    if data.test is not None:
-        names, numbers = wanted_columns(schema)
-        X_test, y_test = encode(schema, read_columns(data.test, names, numbers=numbers, dialect=data.dialect))
-        if isinstance(schema.label, Label):
-            position = {text: number for number, text in enumerate(schema.label.values)}
-            y_test = np.array([position[text] for text in y_test.tolist()])
-        test = X_test, y_test
+    test = None if data.test is None else _read_public(data.test, schema, data.dialect)
     return Records(federation, schema, schema.feature_names, spec.intercept, test, public=data.public)
 
 
@@ -259,17 +249,17 @@ def _weights(name: str, table: Table) -> np.ndarray:
     return values
 
 
-def wanted_columns(schema: Schema) -> tuple[list[str], list[str]]:
-    """The names of all columns that a schema needs, and of those that are numbers."""
-    numbers = [column.name for column in schema.columns if isinstance(column, NumberColumn)]
-    if not isinstance(schema.label, Label):
-        numbers.append(schema.label.name)
-    return [*(column.name for column in schema.columns), schema.label.name], numbers
-
-
 def encode(schema: Schema, table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Features and labels; columns leave `table` as they are used, so that no two copies of all of them exist."""
     y = schema.encode_label(table.take(schema.label.name), place=table.place)
+    return schema.encode(table), y
+
+
+def _read_public(path: Path, schema: Schema, dialect: Dialect) -> tuple[np.ndarray, np.ndarray]:
+    """Features, and labels as positions in the label set, or numbers."""
+    names, numbers = wanted_columns(schema)
+    table = read_columns(path, names, numbers=numbers, dialect=dialect)
+    y = schema.label_positions(table.take(schema.label.name), place=table.place)
     return schema.encode(table), y
 
 

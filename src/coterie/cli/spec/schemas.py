@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.cli.spec.preparation import wanted_columns
 from coterie.cli.spec.reading import read_schema
 from coterie.data.checks import is_missing, nearest
 from coterie.data.design import row_norms
+from coterie.data.schema import wanted_columns
 from coterie.data.tables import USUAL, Dialect, column_names, read_columns
 from coterie.errors import InputError
 
