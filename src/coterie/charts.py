@@ -218,7 +218,7 @@ class Bars:
                 ax.plot(bar.interval, (place, place), color=COLOURS[2])
                 ax.plot(bar.value, place, "o", color=colour)
         ax.axvline(0, color="black", lw=0.8)
-        ax.set_yticks(range(len(self.bars)), [_cut(bar.name, 40).replace("$", r"\$") for bar in self.bars])
+        ax.set_yticks(range(len(self.bars)), [cut(bar.name, 40).replace("$", r"\$") for bar in self.bars])
         ax.invert_yaxis()
         ax.set(xlabel=self.x_label, title=self.title)
         ax.spines[["top", "right"]].set_visible(False)
@@ -300,7 +300,7 @@ class Network:
                 ax.plot((0, x), (0, y), color=COLOURS[2], lw=1, ls=":", zorder=1)
             ax.scatter([x], [y], s=900 * radius**2, color=COLOURS[0], zorder=2)
             if len(places) <= 16:
-                label = f"{_cut(name, 17)}\n{size:,}".replace("$", r"\$")
+                label = f"{cut(name, 17)}\n{size:,}".replace("$", r"\$")
                 ax.annotate(label, (1.3 * x, 1.3 * y), ha="center", va="center")
         if self.centre is not None:
             ax.annotate(self.centre, (0, 0), ha="center", va="center", bbox={"boxstyle": "round", "fc": "white"})
@@ -342,7 +342,7 @@ def _mark(x: float, y: float, k: int, told: str) -> str:
     return f'<path class="mark c{colour}" d="{outline}">{tip}</path>'
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

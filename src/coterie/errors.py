@@ -4,6 +4,12 @@
 LONGEST = 1000
 
 
+def short(value: object) -> str:
+    """A value in a sentence, whatever it is."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 class CoterieError(Exception):
     """Base of every error this package raises on purpose."""
 

@@ -19,7 +19,7 @@ import coterie
 from coterie.certificate.signatures import check_section
 from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, statements, void_reasons
 from coterie.charts import table_html
-from coterie.errors import AuditError, InputError
+from coterie.errors import AuditError, InputError, short
 from coterie.facts import check_plain
 from coterie.keys import Identity
 from coterie.plan import Plan
@@ -65,9 +65,7 @@ def make_certificate(
     """
     check_delta(delta)
     if not isinstance(tuning, (str, type(None))) or not isinstance(audit, (dict, type(None))):
-        raise InputError(
-            f"tuning, audit: got {_short(tuning)}, {_short(audit)}; a text and a table, or None, are needed"
-        )
+        raise InputError(f"tuning, audit: got {short(tuning)}, {short(audit)}; a text and a table, or None, are needed")
     if engine not in EXECUTION:
         raise InputError(f"engine: got {engine!r}; one of {', '.join(EXECUTION)} is needed")
     if design not in DESIGN:
@@ -284,7 +282,7 @@ def _check_software(made: Any) -> None:
     """Other versions are allowed, and so is an extra that only one side has; other fields are not."""
     fits = isinstance(made, dict) and {*ALWAYS} <= made.keys() <= {*ALWAYS, *EXTRAS}
     if not fits or not all(isinstance(version, str) and _VERSION.fullmatch(version) for version in made.values()):
-        raise InputError(f"certificate: software is {_short(made)}; versions of {', '.join(ALWAYS)} are needed")
+        raise InputError(f"certificate: software is {short(made)}; versions of {', '.join(ALWAYS)} are needed")
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -308,7 +306,7 @@ def compare(where: str, computed: Any, stated: Any, *, near_zero: float = 0.0) -
             compare(f"{where}{position}.", *pair, near_zero=near_zero)
     elif not _same(computed, stated, near_zero):
         raise InputError(
-            f"certificate: {where.rstrip('.')} is stated as {_short(stated)}, but its plan gives {_short(computed)}"
+            f"certificate: {where.rstrip('.')} is stated as {short(stated)}, but its plan gives {short(computed)}"
         )
 
 
@@ -317,11 +315,6 @@ def _same(computed: Any, stated: Any, near_zero: float) -> bool:
     if all(numbers):
         return math.isclose(computed, stated, rel_tol=SAME_NUMBER, abs_tol=near_zero)
     return type(computed) is type(stated) and computed == stated
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 # --- which software made it: versions, and a digest of the package's own files ----------------------------------------

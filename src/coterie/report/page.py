@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import coterie
 from coterie.certificate import cautions, shown_loss
-from coterie.charts import Bar, Bars, Lines, Series, percent
+from coterie.charts import Bar, Bars, Lines, Series, cut, percent
 from coterie.data import CategoryColumn, Label, NumberColumn, Schema
 from coterie.report import frame
 from coterie.report.frame import Markup, bullets, facts, figure, pair, paragraph, table
@@ -25,7 +25,7 @@ class Published(NamedTuple):
 
 def report_page(run: RunFiles, published: Published | None = None) -> str:
     label = None if run.schema is None else run.schema.label.name
-    title = "Private learning: report of a run" if label is None else f"A private model of {_cut(label, 80)}"
+    title = "Private learning: report of a run" if label is None else f"A private model of {cut(label, 80)}"
     data = run.summary.get("n_records", sum(run.plan.facts.sizes))
     n_parties = run.plan.facts.n_parties
     who = f"{data:,} records at {_count(n_parties, 'party', 'parties')}" if isinstance(data, int) else ""
@@ -374,21 +374,21 @@ def _data(run: RunFiles) -> Markup:
 
 def _bound(value: Any) -> str:
     if isinstance(value, list):
-        return _cut(", ".join(map(str, value)), MOST_TEXT)
+        return cut(", ".join(map(str, value)), MOST_TEXT)
     return "no number" if value is None else f"{value:g}"
 
 
 def _columns(schema: Schema) -> Iterator[list[str]]:
     for column in schema.columns:
         if isinstance(column, CategoryColumn):
-            allowed = _cut(", ".join(column.categories), MOST_TEXT) + (", or any other" if column.other else "")
+            allowed = cut(", ".join(column.categories), MOST_TEXT) + (", or any other" if column.other else "")
             blanks = "a category of their own" if column.missing else "refused"
             yield [column.name, "category", allowed, f"one feature each ({column.levels})", blanks]
             continue
         yield [column.name, "number", f"{column.minimum:g} to {column.maximum:g}", _encoding(column), _blanks(column)]
     label = schema.label
     if isinstance(label, Label):
-        yield [label.name, "label", _cut(", ".join(label.values), MOST_TEXT), "positions in this list", "refused"]
+        yield [label.name, "label", cut(", ".join(label.values), MOST_TEXT), "positions in this list", "refused"]
     else:
         yield [label.name, "label", f"{label.minimum:g} to {label.maximum:g}", "number", "refused"]
 
@@ -473,10 +473,6 @@ def _footer() -> Markup:
 
 def _more(n: int, where: str) -> Markup:
     return paragraph(f"... and {n - MOST_ROWS:,} more in {where}.", kind="soft") if n > MOST_ROWS else Markup("")
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _count(n: int, one: str, many: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.data.checks import nearest
-from coterie.errors import InputError
+from coterie.errors import InputError, short
 
 Check = Callable[[str, Any], Any]
 REQUIRED: Any = object()
@@ -68,11 +68,6 @@ def exactly_one(where: str, content: dict[str, Any], names: Iterable[str]) -> st
         got = " and ".join(given) or "none of them"
         raise InputError(f"{where}: got {got}; exactly one of {', '.join(names)} is needed")
     return given[0]
-
-
-def short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def text(where: str, value: Any) -> str:

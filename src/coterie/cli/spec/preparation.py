@@ -22,7 +22,7 @@ from coterie.data import Federation, Label, Schema, load, partition
 from coterie.data.design import make_design
 from coterie.data.schema import wanted_columns
 from coterie.data.tables import Dialect, Table, read_columns
-from coterie.errors import InputError
+from coterie.errors import InputError, short
 from coterie.facts import Facts
 from coterie.matrices import Matrix
 from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, Shuffled, Walk
@@ -400,7 +400,7 @@ def _schedule(where: str, value: Any, facts: Facts) -> Schedule:
 
 def _matrix(where: str, value: Any) -> Matrix:
     if not isinstance(value, list) or not value:
-        raise InputError(f"{where}: got {keys.short(value)}; a list of rows is needed")
+        raise InputError(f"{where}: got {short(value)}; a list of rows is needed")
     rows = [keys.numbers(f"{where}[{place}]", row) for place, row in enumerate(value)]
     if len({len(row) for row in rows}) > 1:
         raise InputError(f"{where}: got rows of different lengths; a matrix is needed")
@@ -411,7 +411,7 @@ def _selection(where: str, value: Any) -> Selection:
     """A name, or { name = ..., seed = ..., ... }; a seed of "secret" is drawn during the run."""
     content = {"name": value} if isinstance(value, str) else value
     if not isinstance(content, dict):
-        raise InputError(f"{where}: got {keys.short(value)}; a name or a table with a name is needed")
+        raise InputError(f"{where}: got {short(value)}; a name or a table with a name is needed")
     cls = SELECTIONS[one_of(f"{where}.name", content.get("name"), SELECTIONS)]
     fields = [field.name for field in dataclasses.fields(cls)]
     keys.refuse_unknown(where, content, ("name", *fields))

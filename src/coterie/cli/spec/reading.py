@@ -10,7 +10,7 @@ from coterie.cli.spec import keys
 from coterie.cli.spec.keys import REQUIRED, Key
 from coterie.data import DATASETS, Schema
 from coterie.data.tables import DELIMITERS, USUAL, Dialect
-from coterie.errors import InputError
+from coterie.errors import InputError, short
 from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import LOSSES
 from coterie.promise import TRUST, UNITS, Privacy
@@ -202,7 +202,7 @@ def data_section(content: Any, folder: Path) -> DataSection:
 
     def paths(where: str, value: Any) -> dict[str, Path]:
         if not isinstance(value, dict) or not value:
-            raise InputError(f"{where}: got {keys.short(value)}; a table of party = 'path' is needed")
+            raise InputError(f"{where}: got {short(value)}; a table of party = 'path' is needed")
         found = {keys.text(where, party): path(f"{where}.{party}", given) for party, given in value.items()}
         for party, file in found.items():
             twins = [other for other in found if other != party and found[other].absolute() == file.absolute()]
@@ -278,7 +278,7 @@ def read_schema(path: Path) -> tuple[Schema, tuple[str, ...]]:
 def schema_from(content: Any) -> tuple[Schema, tuple[str, ...]]:
     """`data_derived` is ours: `Schema` refuses it, so such a file cannot be taken for a public schema."""
     if not isinstance(content, dict):
-        raise InputError(f"schema: got {keys.short(content)}; a table is needed")
+        raise InputError(f"schema: got {short(content)}; a table is needed")
     derived = keys.texts("schema.data_derived", content.get("data_derived", []))
     return Schema.from_dict({key: value for key, value in content.items() if key != "data_derived"}), derived
 
@@ -288,7 +288,7 @@ def parties_section(content: Any) -> PartiesSection:
         if isinstance(value, list):
             for place, edge in enumerate(value):
                 if not isinstance(edge, list) or len(edge) != 2:
-                    raise InputError(f"{where}[{place}]: got {keys.short(edge)}; a pair of party numbers is needed")
+                    raise InputError(f"{where}[{place}]: got {short(edge)}; a pair of party numbers is needed")
             return [tuple(keys.whole(0)(where, end) for end in edge) for edge in value]
         return keys.one_of(where, value, (*GRAPHS, UNRESTRICTED))
 
@@ -358,7 +358,7 @@ def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None, t
 
 def _limit(where: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"{where}: got {keys.short(value)}; a pair [epsilon, delta] is needed")
+        raise InputError(f"{where}: got {short(value)}; a pair [epsilon, delta] is needed")
     return keys.positive(f"{where}[0]", value[0]), keys.fraction(f"{where}[1]", value[1])
 
 

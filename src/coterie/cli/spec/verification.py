@@ -28,7 +28,7 @@ from coterie.cli.spec.reading import (
     tables_of,
 )
 from coterie.data import Label, Schema
-from coterie.errors import InputError
+from coterie.errors import InputError, short
 from coterie.facts import Facts
 from coterie.inference import Inference, Released, conclude
 from coterie.promise import Privacy
@@ -387,9 +387,4 @@ def _check_plan(spec: Spec, certificate: Certificate) -> None:
 
 def _agree(key: str, asked: Any, certified: Any) -> None:
     if asked != certified:
-        raise InputError(f"certificate: {key} of spec.toml asks for {_short(asked)}, certified is {_short(certified)}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+        raise InputError(f"certificate: {key} of spec.toml asks for {short(asked)}, certified is {short(certified)}")
