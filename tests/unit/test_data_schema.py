@@ -157,6 +157,16 @@ def test_labels_are_validated_and_number_labels_clipped():
     assert Schema(SCHEMA.columns, Label("ill", ("0", "1"))).encode_label([1, 0]).tolist() == ["1", "0"]
 
 
+def test_labels_as_positions_are_those_of_the_texts():
+    unsorted = Schema(SCHEMA.columns, Label("ill", ("yes", "no", "?!")))
+    assert unsorted.label_positions(["no", "yes", "?!"]).tolist() == [1, 0, 2]
+    with pytest.raises(InputError, match="row 1 is something else"):
+        unsorted.label_positions(["no", "maybe"])
+    np.testing.assert_array_equal(
+        Schema(SCHEMA.columns, NumberLabel("cost", 0, 10)).label_positions([-1, 5, 11]), [0, 5, 10]
+    )
+
+
 # what no schema may hold
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 names = st.text(st.characters(codec="utf-8", exclude_categories=UNSEEN), min_size=1, max_size=8)
