@@ -114,6 +114,19 @@ def test_it_says_what_the_files_say_and_loads_nothing(plan):
         assert name in text
 
 
+def test_a_line_for_every_model_and_the_smaller_coefficients_folded_away(plan):
+    many = {f"feature {k}": float(50 - k) for k in range(50)}
+    told = {"test": {"records": 50, "error": 0.25, "majority_error": 0.4, "auc": 0.8}, "n_records": 100}
+    told |= {"nonprivate": {"error": 0.2, "auc": 0.9}, "alone": {"error": 0.3, "auc": 0.7}}
+    page = report_page(files(plan, summary=told, model={"intercept": 0.0, "coefficients": many}))
+    text = words(page)
+    assert "this model, private 25 % 0.800 without privacy 20 % 0.900 a party alone 30 % 0.700" in text
+    assert "majority class 40 % 0.500" in text
+    folded = words(page.split("<summary>All 51 coefficients</summary>")[1].split("</details>")[0])
+    assert "feature 49" in folded
+    assert "feature 49" not in text.replace(folded, "")
+
+
 def test_the_promise_is_rounded_up(plan):
     certificate = make_certificate(plan, 1e-3, reproducible=False)
     text = words(report_page(files(plan)))

@@ -142,7 +142,7 @@ def _promise(run: RunFiles) -> Markup:
 
 def _result(run: RunFiles) -> Markup:
     result = run.result
-    lines = {"without privacy": run.nonprivate, "a party alone, without privacy": run.alone}
+    lines = {"without privacy": run.nonprivate, "a party alone": run.alone}
     others = {name: numbers for name, numbers in lines.items() if numbers}
     parts: list[str] = []
     if result is not None:
@@ -157,20 +157,21 @@ def _result(run: RunFiles) -> Markup:
         }
         baseline = {"error": "majority_error", "rmse": "mean_rmse"}
         constant = {"auc": 0.5, "r2": 0.0}
-        rows = []
-        for key, form in forms.items():
-            if key not in result:
-                continue
-            against = result.get(baseline.get(key, ""), constant.get(key))
-            cells = [result[key], against, *(numbers.get(key) for numbers in others.values())]
-            rows.append([names[key], *(("", math.nan) if v is None else (form(v), float(v)) for v in cells)])
-        heading = ["measure", "this model", trivial, *others]
+        measured = [key for key in forms if key in result]
+        chance = {key: result.get(baseline.get(key, ""), constant.get(key)) for key in measured}
+        rows = [
+            [name, *(("", math.nan) if (v := of.get(key)) is None else (forms[key](v), float(v)) for key in measured)]
+            for name, of in {"this model, private": result, **others, trivial: chance}.items()
+        ]
+        heading = ["model", *(names[key] for key in measured)]
         main = "error" if "error" in result else "rmse"
         if main in result:
             parts.append(figure(_result_bars(main, result, others, trivial), "result-chart", numbers=False))
         said = f"On {result.get('records', 0):,} held-out records that are declared public."
         if others:
-            said += " Without privacy: the optimum on the same public training records, hardly regularised, no noise."
+            said += " Without privacy: the optimum on all public training records, hardly regularised, no noise."
+        if run.alone:
+            said += " A party alone: the same on its own records, the mean over parties."
         parts.append(frame.joined([table(heading, rows, "Result"), paragraph(said, kind="soft")]))
     if run.errors_by_round:
         parts.append(figure(_by_round(run), "rounds-chart"))
@@ -287,7 +288,11 @@ def _model(run: RunFiles) -> Markup:
         bars=tuple(Bar(name, value) for name, value in ranked[:MOST_BARS]),
     )
     rows = [[name, (f"{value:.4g}", value)] for name, value in ranked[:MOST_ROWS]]
-    listed = frame.joined([table(["feature", "coefficient"], rows, "Coefficients"), _more(len(ranked), "model.json")])
+    heading = ["feature", "coefficient"]
+    largest, everything = table(heading, rows[:MOST_BARS], "Coefficients"), Markup("")
+    if len(ranked) > MOST_BARS:
+        whole = frame.joined([table(heading, rows, "All coefficients"), _more(len(ranked), "model.json")])
+        everything = frame.folded(f"All {len(ranked):,} coefficients", whole)
     labels = None if run.model is None else run.model.get("labels")
     if isinstance(labels, list) and len(labels) == 2:
         said = f"More than zero speaks for {labels[1]!r}, less for {labels[0]!r}."
@@ -295,8 +300,8 @@ def _model(run: RunFiles) -> Markup:
         said = "By how much the answer grows with each feature."
     told = " The noise of the run is in every number"
     noise = ", and no interval was paid for: a sign may be chance." if run.intervals is None else "; see the intervals."
-    drawn = pair(figure(chart, "coefficients-chart", numbers=False), listed)
-    return frame.joined([paragraph(said + told + noise), drawn, *intervals])
+    drawn = pair(figure(chart, "coefficients-chart", numbers=False), largest)
+    return frame.joined([paragraph(said + told + noise), drawn, everything, *intervals])
 
 
 def _intervals(told: dict[str, Any]) -> Markup:
