@@ -64,7 +64,7 @@ footer{margin-top:3rem;padding-bottom:2.5rem;font-size:.9rem}
 --warn-paper:#fff;--c0:#0b6e99;--c1:#b35c00;--c2:#5f6b7a;--c3:#2f7d32;--c4:#7b4fa3;--c5:#a3304a}
 @page{margin:16mm}body{font-size:10.5pt}nav,.skip,details{display:none}header,main,footer{max-width:none;padding:0}
 header{padding-top:0}.wide{overflow:visible}h2{break-after:avoid;margin-top:1.6rem}figure,tr,.key,.promise,.warning{break-inside:avoid}
-svg{max-width:15cm}thead button{text-decoration:none}.pair{grid-template-columns:repeat(2,minmax(0,1fr))}
+svg{max-width:15cm}thead button{text-decoration:none}.pair{grid-template-columns:1fr 1fr}
 thead th{white-space:normal}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """
