@@ -2,14 +2,15 @@
 
 python benchmarks/chaos.py [--times 200] [--seed 0]
 
-Every run charges one ledger; every fourth has a checkpoint and is started again until it is done. Afterwards: the
-ledger is whole; nothing was charged twice, and nothing was released that was not charged; a run that was charged and
-could speak left a directory that verifies, one with a checkpoint came to its end, and one that was killed left its log
-to the next run.
+Every run charges one ledger; every fourth has a checkpoint and is started again until it is done, every eighth has two
+ranks. Afterwards: the ledger is whole; nothing was charged twice, and nothing was released that was not charged; a run
+that was charged and could speak left a directory that verifies, one with a checkpoint came to its end, and one that was
+killed left its log to the next run; nothing is left running.
 """
 
 import argparse
 import json
+import os
 import random
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from coterie.cli.spec.verification import verify_path
 from coterie.errors import InputError
+from coterie.relay.processes import marked
 from coterie.spending import Spending
 
 SPEC = """\
@@ -40,11 +42,16 @@ rounds = {rounds}
 SPECS = {
     "spec": SPEC.format(rounds=2000),
     "saved": SPEC.format(rounds=100) + '[engine]\nname = "mpi"\ncheckpoint = "state"\ncheckpoint_every = 7\n',
+    "ranks": SPEC.format(rounds=2000),
 }
+# Open MPI's, for more than one process
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 PHASES = ("start", "charge", "rounds", "writing", "end")
 # seconds
 JUST_AFTER = 0.02
+# until a guard has ended what a command that was killed had started
+GUARDED = 30
 
 
 class Chaos:
@@ -52,6 +59,9 @@ class Chaos:
         self.folder, self.rng = folder, rng
         self.ledger = folder / "spent.json"
         Spending.create(self.ledger)
+        # where everything that is started for a run can be found again
+        (folder / "temporary").mkdir()
+        self.env = {**os.environ, **MPI, "TMPDIR": str(folder / "temporary")}
         for name, text in SPECS.items():
             (folder / f"{name}.toml").write_text(text)
         self.longest = {name: self._undisturbed(name) for name in SPECS}
@@ -62,8 +72,10 @@ class Chaos:
         self.faults: list[str] = []
 
     def start(self, name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "coterie", "run", f"{name}.toml", "--json"]
-        return subprocess.Popen(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        more = ["--ranks", "2"] if name == "ranks" else []
+        command = [sys.executable, "-m", "coterie", "run", f"{name}.toml", "--json", *more]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=self.folder, env=self.env, text=True, **pipes)
 
     def _undisturbed(self, name: str) -> float:
         # the first one compiles
@@ -102,7 +114,7 @@ class Chaos:
         time.sleep(delay)
 
     def disturbed(self, k: int) -> None:
-        name = "saved" if k % 4 == 0 else "spec"
+        name = "saved" if k % 4 == 0 else "ranks" if k % 8 == 3 else "spec"
         phase, number = PHASES[k % len(PHASES)], self.rng.choice(SIGNALS)
         charges, before = self.charges, self.directories()
         run = self.start(name)
@@ -117,14 +129,23 @@ class Chaos:
             self.fault(number, phase, "it went on for a minute")
             return
         self.phases[phase] += 1
+        end = time.monotonic() + GUARDED
+        while marked(self.folder / "temporary"):
+            if time.monotonic() > end:
+                self.fault(number, phase, "something is left running")
+                break
+            time.sleep(0.01)
         if name == "saved":
             self.go_on(number, phase, run.returncode, told, charges, before)
         else:
-            self.judge(number, phase, run.returncode, out, told, charges, before)
+            self.judge(name, number, phase, run.returncode, out, told, charges, before)
 
-    def judge(self, number: int, phase: str, code: int, out: str, told: str, charges: int, before: set[str]) -> None:
+    def judge(
+        self, name: str, number: int, phase: str, code: int, out: str, told: str, charges: int, before: set[str]
+    ) -> None:
         charged, new = self.charges - charges, sorted(self.directories() - before)
-        outcome = f"{signal.Signals(number).name}: exit {code}, {charged} charged, {len(new)} written"
+        kind = "two ranks, " if name == "ranks" else ""
+        outcome = f"{kind}{signal.Signals(number).name}: exit {code}, {charged} charged, {len(new)} written"
         self.found[outcome] += 1
         self.killed += charged and not new and number == signal.SIGKILL
         # before the command is reached Python says by itself that it was interrupted

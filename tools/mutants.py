@@ -1,19 +1,21 @@
 """Change one line of what states or keeps a privacy loss, run the tests that should notice, and list what survives.
 
 python tools/mutants.py [--sample 60 | --each 8 | --all] [--seed 0] [--only privacy/events.py ...] [--seconds 600]
-                        [--json FILE]
+                        [--workers 2] [--json FILE]
 
 A mutant changes one operator, number, comparison, condition or refusal. It is run in a copy of the sources, in a forked
 process that has everything but the package loaded already, against tests of its own source file, up to the first
-failure. mutmut and cosmic-ray start the whole suite anew for every mutant, minutes each here. Survivors that
+failure or until it has computed for several times as long as those tests take without any mutant. mutmut and cosmic-ray start the whole suite anew for every mutant, minutes each here. Survivors that
 docs/mutants.md argues away are counted apart; any other one makes the exit status 1.
 """
 
 import argparse
 import ast
 import dataclasses
+import hashlib
 import importlib
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -25,13 +27,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "coterie"
 ARGUED = ROOT / "docs" / "mutants.md"
-# seconds of computing for one mutant: on a busy machine the clock says nothing
-LONGEST = 180
+# seconds of computing for tests without any mutant: on a busy machine the clock says nothing
+LONGEST = 600
+# a mutant computes for so many times as long as its tests do without it, and this besides, before it has timed out
+TIMES, BESIDES = 3, 20
 # times that, by the clock, for one that waits and does not compute
 WAIT = 10
 # loaded once, before any fork: whatever the package or its tests import, but not the package
@@ -44,7 +49,16 @@ PRELOADED = (
     "dp_accounting.rdp",
     "mpmath",
     "cryptography.hazmat.primitives.ciphers",
+    "hypothesis",
+    "jax.scipy.linalg",
+    "jax.scipy.special",
+    "msgpack",
+    "numba",
     "pytest",
+    "rich.table",
+    "scipy.optimize",
+    "scipy.sparse.linalg",
+    "typer",
 )
 
 # which tests should notice a change of which file, the quickest first; what compiles much is left out, so that a
@@ -97,8 +111,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "site/rounds.py": (*SITE, "sites/test_parity.py"),
     "site/store.py": (*SITE, "sites/test_failures.py"),
     "site/coordinator.py": (*SITE, "sites/test_failures.py", "sites/test_parity.py"),
+    "site/sockets.py": ("sites/test_serve.py", "relay/test_hub.py"),
     "relay/hub.py": ("relay/test_hub.py",),
-    "keys.py": SITE,
+    "relay/processes.py": ("unit/test_processes.py", "relay/test_guard.py"),
+    "relay/certificates.py": ("relay/test_flower_kit.py", "relay/test_nvflare_kit.py"),
+    "keys.py": ("sites/test_envelope.py", *SITE),
     "stopping.py": ("contract/test_interrupted_runs.py",),
 }
 
@@ -214,30 +231,57 @@ def _changes(node: ast.AST, content: bytes, place) -> Iterator[tuple[int, int, s
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def caught(mutant: Mutant | None, sources: Path, tests: tuple[str, ...], longest: int) -> str:
-    """ "caught", "survived" or "timed out"; without a mutant, the tests as they are."""
-    file = None if mutant is None else sources / "coterie" / mutant.file
-    if file is not None:
-        original = file.read_text()
-        file.write_text(mutant.source)
+# of this process: where its copy of the sources is
+_SOURCES = Path()
+
+
+def _copy_sources(folder: Path) -> None:
+    global _SOURCES
+    _SOURCES = Path(tempfile.mkdtemp(dir=folder)) / "src"
+    shutil.copytree(PACKAGE, _SOURCES / "coterie", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def verdict_on(mutant: Mutant) -> str:
+    """ "caught", "survived" or "timed out"."""
+    file = _SOURCES / "coterie" / mutant.file
+    longest = TIMES * _seconds_without(TESTS[mutant.file]) + BESIDES
+    original = file.read_text()
+    file.write_text(mutant.source)
     try:
-        child = os.fork()
-        if child == 0:
-            _run_tests(sources, tests, longest)
-        deadline = time.monotonic() + WAIT * longest
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                code = os.waitstatus_to_exitcode(status)
-                return {0: "survived", -signal.SIGXCPU: "timed out"}.get(code, "caught")
-            time.sleep(0.02)
-        # the group of the process that was forked here
-        os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return "timed out"
+        return _outcome(TESTS[mutant.file], longest)[0]
     finally:
-        if file is not None:
-            file.write_text(original)
+        file.write_text(original)
+
+
+def _seconds_without(tests: tuple[str, ...]) -> float:
+    """Of computing that tests take on the sources as they are, where they have to pass."""
+    known = _SOURCES.parents[1] / hashlib.sha256(" ".join(tests).encode()).hexdigest()
+    if not known.exists():
+        outcome, seconds = _outcome(tests, LONGEST)
+        if outcome != "survived":
+            told = (_SOURCES / "told.txt").read_text()[-3000:]
+            raise SystemExit(f"tests fail without any mutant: {' '.join(tests)}\n{told}")
+        known.write_text(str(seconds))
+    return float(known.read_text())
+
+
+def _outcome(tests: tuple[str, ...], longest: float) -> tuple[str, float]:
+    """What became of the tests in a process of their own, and the seconds that it computed."""
+    child = os.fork()
+    if child == 0:
+        _run_tests(_SOURCES, tests, int(longest))
+    deadline = time.monotonic() + WAIT * longest
+    while time.monotonic() < deadline:
+        done, status, used = os.wait4(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            outcome = {0: "survived", -signal.SIGXCPU: "timed out"}.get(code, "caught")
+            return outcome, used.ru_utime + used.ru_stime
+        time.sleep(0.02)
+    # the group of the process that was forked here
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "timed out", longest
 
 
 def _run_tests(sources: Path, tests: tuple[str, ...], longest: int) -> None:
@@ -254,7 +298,7 @@ def _run_tests(sources: Path, tests: tuple[str, ...], longest: int) -> None:
         # no bytecode: a copy that changes within a second would be taken for the one before
         sys.dont_write_bytecode = True
         # a compiled program is known by what it does, so that mutants share all but the one they change
-        programs = str(sources.parent / "programs")
+        programs = str(sources.parents[1] / "programs")
         os.environ.update(PYTHONPATH=str(sources), PYTHONDONTWRITEBYTECODE="1", COTERIE_TEST_PROGRAMS=programs)
         sys.path.insert(0, str(sources))
         import pytest
@@ -266,6 +310,22 @@ def _run_tests(sources: Path, tests: tuple[str, ...], longest: int) -> None:
     except BaseException:
         traceback.print_exc()
     os._exit(code)
+
+
+def tried(mutants: list[Mutant], workers: int, end: float) -> Iterator[tuple[Mutant, str]]:
+    """Mutants and verdicts on them as they come in; none is begun after `end`."""
+    waiting, under_way = iter(mutants), dict[Future[str], Mutant]()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _copy_sources, (Path(folder),)) as pool,
+    ):
+        while True:
+            while len(under_way) < workers and time.monotonic() < end and (mutant := next(waiting, None)) is not None:
+                under_way[pool.submit(verdict_on, mutant)] = mutant
+            if not under_way:
+                return
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                yield under_way.pop(future), future.result()
 
 
 def argued() -> set[str]:
@@ -293,6 +353,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of source files")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after that")
+    parser.add_argument("--workers", type=int, default=2, help="processes at a time")
     parser.add_argument("--json", type=Path, help="where to write what was found")
     parser.add_argument("--list", action="store_true", help="say which mutants there are, and run nothing")
     options = parser.parse_args()
@@ -303,29 +364,17 @@ def main() -> None:
         return
     for name in PRELOADED:
         importlib.import_module(name)
-    known, sound, found, counts, began = argued(), set(), [], Counter(), time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        sources = Path(folder) / "src"
-        shutil.copytree(PACKAGE, sources / "coterie", ignore=shutil.ignore_patterns("__pycache__"))
-        for k, mutant in enumerate(mutants):
-            if time.monotonic() - began > options.seconds:
-                break
-            tests = TESTS[mutant.file]
-            if tests not in sound and caught(None, sources, tests, 4 * LONGEST) != "survived":
-                sys.exit(
-                    f"tests fail without any mutant: {' '.join(tests)}\n{(sources / 'told.txt').read_text()[-3000:]}"
-                )
-            sound.add(tests)
-            verdict = caught(mutant, sources, tests, LONGEST)
-            if verdict == "survived" and mutant.row in known:
-                verdict = "argued"
-            found.append((mutant, verdict))
-            if verdict in ("survived", "timed out"):
-                print(f"{verdict}: | {mutant.row} |  (line {mutant.line}, {k + 1} of {len(mutants)})", flush=True)
-            counts = Counter(verdict for _, verdict in found)
-            if options.json is not None:
-                rows = [{"file": m.file, "before": m.before, "after": m.after, "verdict": v} for m, v in found]
-                options.json.write_text(json.dumps({"counts": counts, "mutants": rows}, indent=1) + "\n")
+    known, found, counts, began = argued(), [], Counter(), time.monotonic()
+    for mutant, verdict in tried(mutants, options.workers, began + options.seconds):
+        if verdict == "survived" and mutant.row in known:
+            verdict = "argued"
+        found.append((mutant, verdict))
+        if verdict in ("survived", "timed out"):
+            print(f"{verdict}: | {mutant.row} |  (line {mutant.line}, {len(found)} of {len(mutants)})", flush=True)
+        counts = Counter(verdict for _, verdict in found)
+        if options.json is not None:
+            rows = [{"file": m.file, "before": m.before, "after": m.after, "verdict": v} for m, v in found]
+            options.json.write_text(json.dumps({"counts": counts, "mutants": rows}, indent=1) + "\n")
     print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s: {dict(counts)}")
     sys.exit(1 if counts["survived"] else 0)
 

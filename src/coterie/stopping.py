@@ -20,11 +20,17 @@ _active: "Stop | None" = None
 _changing = threading.Lock()
 
 
+class StoppedInTime(KeyboardInterrupt):
+    """Stopped before anything was done that cannot be undone."""
+
+
 class Stop:
-    """`asked` says that somebody wants to stop. Signals beyond `patience` raise KeyboardInterrupt where they land."""
+    """`asked` says that somebody wants to stop. Signals beyond `patience` raise KeyboardInterrupt where they land, but
+    not in what is shielded."""
 
     def __init__(self) -> None:
         self.patience: float = 1
+        self._shields = 0
         # to the first signal that has to wait, on standard error
         self.answer = ""
         self.signals = 0
@@ -37,7 +43,7 @@ class Stop:
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.signals += 1
         self.last = signal.Signals(number)
-        if self.signals > self.patience:
+        if self.signals > self.patience and not self._shields:
             if not _in_collector(frame):
                 raise KeyboardInterrupt
             # what is raised there is printed and forgotten, so it is raised a moment later
@@ -54,12 +60,12 @@ class Stop:
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
-        """No signal breaks off what is done here."""
-        before, self.patience = self.patience, math.inf
+        """No signal breaks off what is done here; a patience that is set here holds from its end on."""
+        self._shields += 1
         try:
             yield
         finally:
-            self.patience = before
+            self._shields -= 1
 
 
 def _in_collector(frame: FrameType | None) -> bool:

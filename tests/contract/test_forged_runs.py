@@ -3,16 +3,19 @@
 import contextlib
 import hashlib
 import json
+import random
 import re
 
 import numpy as np
 import pytest
 
 from coterie.certificate import Certificate, make_certificate
-from coterie.cli.spec.execution import model_of, summary_of
+from coterie.cli.spec import prepare, read_spec
+from coterie.cli.spec.execution import columns_of, model_of, summary_of
 from coterie.cli.spec.verification import verify_path
 from coterie.data import Schema
 from coterie.errors import InputError
+from coterie.inference import Released, conclude
 from coterie.plan import Plan
 from coterie.rundir import sums
 from coterie.transcript import Transcript
@@ -52,6 +55,31 @@ rounds = 4
 """
 
 
+STANDARDISED = """\
+[data]
+dataset = "heart"
+standardise = "private"
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+adjacency = "replace-one"
+trust = "curator"
+[algorithm]
+rounds = 22
+"""
+INTERVALS = """\
+[data]
+dataset = "heart"
+[privacy]
+epsilon = 400.0
+delta = 1e-5
+adjacency = "replace-one"
+trust = "curator"
+[inference]
+level = 0.9
+"""
+
+
 def _run(folder, text):
     import sys
 
@@ -81,6 +109,16 @@ def hospitals(tmp_path_factory):
         rows = [f"{rng.integers(100)},{rng.choice(['a', 'b'])},{rng.choice(['no', 'yes'])}" for _ in range(size)]
         (folder / f"{name}.csv").write_text("age,ward,ill\n" + "\n".join(rows) + "\n")
     return _run(folder, FILES)
+
+
+@pytest.fixture(scope="module")
+def standardised(tmp_path_factory):
+    return _run(tmp_path_factory.mktemp("standardised"), STANDARDISED)
+
+
+@pytest.fixture(scope="module")
+def intervals(tmp_path_factory):
+    return _run(tmp_path_factory.mktemp("intervals"), INTERVALS)
 
 
 class Forged:
@@ -186,6 +224,10 @@ SPECS = [
     ("heart", "rounds = 3", "rounds = 3\npenalty = 7.0"),
     ("heart", 'adjacency = "replace-one"', 'adjacency = "replace-one"\nunit = "party"'),
     ("heart", 'adjacency = "replace-one"', 'adjacency = "replace-one"\nrecords_per_person = 2'),
+    ("standardised", 'standardise = "private"', 'standardise = "none"'),
+    ("standardised", 'standardise = "private"\n', ""),
+    ("standardised", "rounds = 22", "rounds = 22\nmomentum = 0.5"),
+    ("standardised", 'trust = "curator"', 'trust = "none"'),
     ("hospitals", 'topology = "path"', 'topology = "path"\ntopology_seed = -1'),
     ("hospitals", 'values = ["no", "yes"]', 'values = ["yes", "no"]'),
     ("hospitals", "maximum = 100", "maximum = 120"),
@@ -313,16 +355,22 @@ def another(value):
 UNKNOWABLE = ("software",)
 
 
+VALUES = {
+    "hospitals": ("certificate.json", "summary.json", "model.json"),
+    "standardised": ("certificate.json", "model.json"),
+    "intervals": ("certificate.json", "model.json", "moments.json", "intervals.json"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["certificate.json", "summary.json", "model.json"])
-def test_every_single_value_is_checked(hospitals, tmp_path, name):
-    """Each one changed by itself, with all digests and sums made right again: over a hundred forgeries in all."""
-    forged = Forged(hospitals, tmp_path)
+@pytest.mark.parametrize(("which", "name"), [(which, name) for which, names in VALUES.items() for name in names])
+def test_every_single_value_is_checked(request, tmp_path, which, name):
+    """Each one changed by itself, or a hundred of them, with all digests and sums made right again."""
+    forged = Forged(request.getfixturevalue(which), tmp_path)
     original = {path.name: path.read_bytes() for path in forged.folder.iterdir()}
     accepted, tried = [], 0
-    for path, value in values_of(json.loads(original[name])):
-        if path[0] in UNKNOWABLE or path == ("digest",):
-            continue
+    values = [value for value in values_of(json.loads(original[name])) if value[0][0] not in (*UNKNOWABLE, "digest")]
+    for path, value in random.Random(0).sample(values, min(len(values), 100)):
 
         def change(content, path=path, value=value):
             for key in path[:-1]:
@@ -344,6 +392,27 @@ def test_every_single_value_is_checked(hospitals, tmp_path, name):
             (forged.folder / file).write_bytes(content)
     assert tried >= 10
     assert accepted == []
+
+
+@pytest.mark.slow
+def test_intervals_of_another_level_than_the_spec_asks_for(intervals, tmp_path):
+    """All that follows from the level made right again: narrower intervals that say what they are."""
+    forged = Forged(intervals, tmp_path)
+    names = prepare(read_spec(forged.folder / "spec.toml")).records.feature_names
+    plan = Certificate.from_json((forged.folder / "certificate.json").read_text()).plan
+    schema = Schema.from_dict(json.loads((forged.folder / "model.json").read_text())["schema"])
+    columns = columns_of(schema, names, plan.facts, intercept=True)
+    released = Released.from_json((forged.folder / "moments.json").read_text(), plan)
+    inference = conclude(plan, released, columns, delta=1e-5, reproducible=False)
+    for level in (0.9, 0.5):
+        (forged.folder / "intervals.json").write_text(inference.to_json(level))
+        (forged.folder / "intervals.csv").write_text(inference.to_csv(level))
+        (forged.folder / "intervals.txt").write_text(inference.summary(level) + "\n")
+        (forged.folder / "report.html").unlink(missing_ok=True)
+        if level == 0.9:
+            (forged.folder / "SHA256SUMS").write_text(sums(forged.folder))
+            verify_path(forged.folder)
+    assert "intervals.json: level" in forged.refused()
 
 
 def test_another_transcript(forged):

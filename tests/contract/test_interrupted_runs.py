@@ -353,6 +353,18 @@ def test_a_signal_while_handlers_are_put_back_is_neither_lost_nor_in_the_way(mon
         assert not stop.asked
 
 
+def test_a_patience_that_is_set_behind_a_shield_holds_when_the_shield_goes():
+    """No signal falls into a gap between what is shielded and what comes of it."""
+    with stoppable() as stop:
+        stop.patience = 0
+        with stop.shielded(), stop.shielded():
+            signal.raise_signal(signal.SIGINT)
+            stop.patience = 2
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_flags_nest_and_leave_others_handlers_alone():
     before = signal.getsignal(signal.SIGINT)
     with stoppable() as outer:

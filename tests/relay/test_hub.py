@@ -11,7 +11,7 @@ from coterie.relay.at_site import NO_ANSWER, SOCKET, SiteSocket
 from coterie.relay.engines import on_this_machine
 from coterie.relay.hub import SOCKET as HUB
 from coterie.relay.hub import Hub, Worker
-from coterie.site.sockets import UnreachableError, send, short_address
+from coterie.site.sockets import LARGEST_ENVELOPE, UnreachableError, send, short_address
 
 
 @pytest.fixture
@@ -86,6 +86,16 @@ def test_no_answer_and_unreachable_are_the_same(place):
             connected(hub)
             with pytest.raises(UnreachableError, match="a: the engine brought no answer"):
                 hub("a", b"x")
+
+
+def test_the_largest_envelope_passes_both_ways_for_the_longest_name(place):
+    largest, name = bytes(LARGEST_ENVELOPE), 200 * "\N{GRINNING FACE}"
+    with Hub.at(place) as hub:
+        carrying(place, lambda party, envelope: envelope)
+        connected(hub)
+        assert hub(name, largest) == largest
+        with pytest.raises(UnreachableError, match="the engine brought no answer"):
+            hub(name, largest + bytes(1024))
 
 
 @pytest.mark.parametrize("frame", [b"", b"nonsense", b"\x93\x01\x02\x03", b"\x92\xa1x\xc4\x01x"])

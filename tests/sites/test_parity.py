@@ -7,6 +7,7 @@ from made import ALGORITHMS, DATA, approved, direct, make_sites, plan_of
 from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
 from coterie.site.coordinator import Coordinator
+from coterie.site.proposal import most_told
 
 # they compile a minimiser
 SLOW = ("graph", "states", "walk")
@@ -17,10 +18,15 @@ def test_the_transcript_is_that_of_one_process(kind, tmp_path):
     plan = plan_of(kind, rounds=6)
     sites = make_sites(tmp_path / "sites")
     proposal, keys = approved(plan, sites, seed=3)
-    coordinator = Coordinator(proposal, keys, direct(sites), tmp_path / "run")
+    exchange, lengths = direct(sites), []
+    coordinator = Coordinator(
+        proposal, keys, lambda party, packet: lengths.append(len(packet)) or exchange(party, packet), tmp_path / "run"
+    )
     found = coordinator.run()
     expected = run(plan, DATA, noise=Seeded(3))
     np.testing.assert_allclose(found.releases, expected.releases, rtol=0, atol=1e-9)
     np.testing.assert_allclose(found.models, expected.models, rtol=0, atol=1e-9)
     signed = coordinator.signatures()
     assert [entry["statement"]["party"] for entry in signed["signed"]] == list(plan.facts.parties)
+    # what is refused as too long before anybody is asked is what would be
+    assert max(lengths) <= most_told(plan) <= 1.5 * max(lengths)

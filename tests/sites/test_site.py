@@ -1,12 +1,13 @@
 """A site decides: what is not approved, signed, in order and in its policy is refused, and nothing is spent."""
 
+import dataclasses
 import hashlib
 import json
 import tomllib
 
 import numpy as np
 import pytest
-from made import DATA, DELTA, NAMES, approved, direct, make_sites, plan_of, policy_of, propose
+from made import ALGORITHMS, DATA, DELTA, NAMES, approved, direct, make_sites, plan_of, policy_of, propose
 
 from coterie.algorithms import NoisyGradientDescent
 from coterie.certificate import Certificate, make_certificate
@@ -345,6 +346,12 @@ def test_what_cannot_be_carried_out_between_sites_is_not_proposed(tmp_path):
         propose(plan(SecureSum()), sites)
     with pytest.raises(InputError, match="the coordinator would know a secret selection"):
         propose(plan(Curator(), selection=Poisson(probability=0.5, seed=None)), sites)
+    wide = dataclasses.replace(DATA.facts, n_features=2_200_000)
+    told = Plan.make(ALGORITHMS["gradient, nobody trusted"], problem, "ring", wide, rounds=2, adjacency="replace-one")
+    with pytest.raises(InputError, match=r"plan: a site would be told 70,4\d\d,\d+ bytes in one message"):
+        propose(told, sites)
+    # a sum has one party's length
+    propose(Plan.make(ALGORITHMS["gradient"], problem, "ring", wide, rounds=2, adjacency="replace-one"), sites)
 
 
 # --- keys and messages ------------------------------------------------------------------------------------------------

@@ -2,30 +2,44 @@
 
 Ctrl-C at Open MPI's `mpiexec` kills its processes a quarter of a second later, whatever they are doing. SIGUSR1 it
 hands on to them, and they stop together after a round. So `mpiexec` gets a session of its own, where no terminal
-reaches it, and is told to stop by SIGUSR1 alone.
+reaches it, and is told to stop by SIGUSR1 alone. What it has not started yet it cannot tell: there is a file besides
+which all look for before anything is charged. A guard ends all of them when this command is killed.
 """
 
+import contextlib
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.errors import MissingExtraError
+from coterie.relay.guard import guarded
+from coterie.relay.processes import mark
 
+# an environment variable of the processes: a file that appears when this command is asked to stop
+ASKED_FILE = "COTERIE_ASKED_FILE"
 STOPPED = 130
 
 
 def run_ranks(n_ranks: int, arguments: Sequence[str]) -> int:
     """`coterie run` with these arguments, at so many processes; its exit code."""
     command = [_mpiexec(), "-n", str(n_ranks), sys.executable, "-m", "coterie", "run", *arguments]
-    asked = 0
+    # for the owner alone; the guard removes it
+    folder = Path(tempfile.mkdtemp(prefix="coterie-ranks-"))
+    told = folder / "asked"
+    asked = False
     job: subprocess.Popen[bytes] | None = None
 
     def stop(*_: object) -> None:
         nonlocal asked
-        asked += 1
+        asked = True
+        # or the signal alone has to do
+        with contextlib.suppress(OSError):
+            told.touch()
         if job is not None:
             job.send_signal(signal.SIGUSR1)
 
@@ -34,11 +48,10 @@ def run_ranks(n_ranks: int, arguments: Sequence[str]) -> int:
     heard = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in heard}
     try:
-        job = subprocess.Popen(command, start_new_session=True)
-        # before there was anybody to tell
-        if asked:
-            job.send_signal(signal.SIGUSR1)
-        code = job.wait()
+        with guarded(folder):
+            env = {**os.environ, **mark(folder), ASKED_FILE: str(told)}
+            job = subprocess.Popen(command, env=env, start_new_session=True)
+            code = job.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

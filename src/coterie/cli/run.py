@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from coterie.rundir import Reserved
     from coterie.stopping import Stop
 
+_SOON = "coterie: stopping as soon as every process has read the data; nothing is charged"
 _STOPPING = "coterie: stopping after the rounds that are under way; once more stops at once"
 EXAMPLES = (
     "Examples: coterie run spec.toml; coterie run spec.toml --engine sites; "
@@ -63,7 +65,7 @@ def run(
         flags = [name for name, wanted in {**given, "--json": json_line}.items() if wanted]
         raise typer.Exit(_at_ranks(ranks, spec, out, engine, flags))
 
-    from coterie.stopping import stoppable
+    from coterie.stopping import StoppedInTime, stoppable
 
     # the last one is what mpiexec and batch systems hand on to the ranks; Ctrl-C at mpiexec kills them
     with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) as stop:
@@ -71,8 +73,8 @@ def run(
         stop.patience = 0
         try:
             _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
-        except KeyboardInterrupt:
-            if stop.patience == 0:
+        except KeyboardInterrupt as stopped:
+            if stop.patience == 0 or isinstance(stopped, StoppedInTime):
                 typer.echo("coterie: stopped before anything was charged or released; nothing is kept", err=True)
             raise typer.Exit(130) from None
 
@@ -112,23 +114,25 @@ def _run(
     from coterie.cli.report import add_report
     from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
     from coterie.data.checks import values_shown
+    from coterie.stopping import StoppedInTime
 
     content = read_spec(spec, engine=engine)
     settle: Callable[..., Any] = charge
     carry_out: Callable[..., Outcome | None] = execute
-    together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    first = True
+    asked: Callable[[Stop], bool] = lambda stop: stop.asked
+    together: contextlib.AbstractContextManager[bool] = contextlib.nullcontext(True)
     if content.engine.name == "mpi":
-        from coterie.cli.spec.cluster import charge_once, ended_together, execute_on_cluster, is_first
+        from coterie.cli.spec.cluster import anybody_asked, charge_once, ended_together, execute_on_cluster
 
-        settle, carry_out, together, first = charge_once, execute_on_cluster, ended_together(), is_first()
-        # nobody but the first process speaks
-        json_line = json_line or not first
+        settle, carry_out, asked, together = charge_once, execute_on_cluster, anybody_asked, ended_together(stop)
     elif content.engine.between_sites:
         from coterie.cli.spec.local_sites import execute_at_sites
 
         carry_out = execute_at_sites
-    with together:
+    with together as first:
+        # nobody but the first process speaks
+        json_line = json_line or not first
+        stop.answer = "" if json_line else _SOON
         with values_shown(show_values):
             prepared = prepare(content)
         if content.engine.between_sites:
@@ -140,13 +144,15 @@ def _run(
             return
         with _reserved(out, spec) if first else contextlib.nullcontext() as place:
             ledger = open_ledger(prepared, new=new_ledger) if first else None
-            found = _audited(prepared.plan, quiet=json_line) if audit else None
+            found = _audited(prepared.plan, quiet=json_line) if audit and first else None
             with stop.shielded():
-                # and swallowed by whatever it landed in
-                if stop.asked:
-                    raise KeyboardInterrupt
+                # by a signal that waited, or was swallowed by whatever it landed in
+                if asked(stop):
+                    raise StoppedInTime
                 past = settle(prepared, ledger)
-            stop.patience, stop.answer = 1, "" if json_line else _STOPPING
+                # nobody but the first process stops at once: it keeps a log, and ends the others
+                stop.patience = 1 if first else math.inf
+                stop.answer = "" if json_line else _STOPPING
             if place is None:
                 carry_out(prepared, past)
                 return
@@ -156,24 +162,25 @@ def _run(
             with stop.shielded():
                 checkpoint = _checkpoint(content)
                 if checkpoint is not None and not outcome.transcript.complete:
-                    typer.echo(
-                        f"coterie: {_what_stopped(outcome, checkpoint.directory)}; the same command goes on", err=True
-                    )
-                    raise typer.Exit(130)
-                directory = _write(outcome, place)
-                if checkpoint is not None:
-                    # what was released is in the directory now
-                    checkpoint.remove()
-                add_report(directory)
-                try:
-                    _tell(outcome, directory, json_line)
-                except OSError:
-                    # by a terminal that is gone, say
-                    if not stop.asked:
-                        raise
-    if stop.asked or not outcome.transcript.complete:
-        with contextlib.suppress(OSError):
-            typer.echo(f"coterie: {_what_stopped(outcome, directory)}", err=True)
+                    stopped = f"{_what_stopped(outcome, checkpoint.directory)}; the same command goes on"
+                else:
+                    directory = _write(outcome, place)
+                    if checkpoint is not None:
+                        # what was released is in the directory now
+                        checkpoint.remove()
+                    add_report(directory)
+                    try:
+                        _tell(outcome, directory, json_line)
+                    except OSError:
+                        # by a terminal that is gone, say
+                        if not stop.asked:
+                            raise
+                    over = not stop.asked and outcome.transcript.complete
+                    stopped = "" if over else _what_stopped(outcome, directory)
+                if stopped:
+                    with contextlib.suppress(OSError):
+                        typer.echo(f"coterie: {stopped}", err=True)
+    if stopped:
         raise typer.Exit(130)
 
 

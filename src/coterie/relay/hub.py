@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 
 from coterie.errors import InputError
 from coterie.site.messages import MessageError, decoded, encoded
-from coterie.site.sockets import Exchange, UnreachableError, listening, receive, send, short_address
+from coterie.site.sockets import LARGEST_ENVELOPE, Exchange, UnreachableError, listening, receive, send, short_address
 
 # an environment variable of an engine's server: where the coordinator listens
 SOCKET = "COTERIE_COORDINATOR_SOCKET"
 # the longest that the coordinator waits for one answer before it asks again
 ANSWER_S = 600.0
+# bytes: an envelope, whose largest packet is the one limit that senders know, a number and a party's name
+_LARGEST_FRAME = LARGEST_ENVELOPE + 1024
 
 
 class Request(NamedTuple):
@@ -96,7 +98,7 @@ class Hub:
         """Answers, until the worker goes or says something that is none."""
         try:
             while True:
-                number, answer = _answer(receive(connection))
+                number, answer = _answer(receive(connection, _LARGEST_FRAME))
                 answered = self._waiting.get(number)
                 if answered is not None:
                     answered.put(answer)
@@ -142,7 +144,7 @@ class Worker:
         """What is to be carried, until the coordinator goes."""
         with contextlib.suppress(OSError, UnreachableError):
             while True:
-                yield _request(receive(self._connection))
+                yield _request(receive(self._connection, _LARGEST_FRAME))
 
     def answer(self, request: Request, answer: bytes | None) -> None:
         """None, or nothing at all: there is no answer now."""

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.certificate import make_certificate, price, shown_loss
 from coterie.certificate.certificate import plain
 from coterie.data import Schema
@@ -23,13 +25,15 @@ from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 from coterie.serialise import read_json
-from coterie.site.messages import COORDINATOR
+from coterie.site.messages import COORDINATOR, LARGEST_PACKET
 
 FORMAT = "coterie-proposal-1"
 # of a released value: no run that gets anywhere comes near it
 LARGEST_NORM = 1e9
 # characters
 LONGEST_TITLE = 200
+# bytes of a packet besides its numbers and the name of its sender, and some to spare
+_AROUND_NUMBERS = 256
 _KEYS = {
     "format", "title", "plan", "plan_digest", "delta", "tuning", "schema", "intercept", "parties", "coordinator",
     "wait_s", "largest_norm", "seed", "nonce",
@@ -228,6 +232,26 @@ def check_plan(plan: Plan) -> None:
         raise InputError("algorithm: a paper's algorithm exactly as printed is for research in one process")
     if algorithm.mechanism.law is None:
         raise InputError(f"algorithm: got {type(algorithm).__name__}, which adds no noise; sites release noised values")
+    told = most_told(plan)
+    if told > LARGEST_PACKET:
+        raise InputError(
+            f"plan: a site would be told {told:,} bytes in one message, all that was released since its last one; at "
+            f"most {LARGEST_PACKET:,} can be sent: fewer coefficients, parties or rounds are needed"
+        )
+
+
+def most_told(plan: Plan) -> int:
+    """Bytes of the longest message to a site: it hears, when it works and at the end, all packets since it last did."""
+    name = max(len(name.encode()) for name in (*plan.facts.parties, COORDINATOR))
+    packet = 8 * plan.problem.n_coefficients(plan.facts) + name + _AROUND_NUMBERS
+    works, curated = plan.participation, isinstance(plan.algorithm.channel, Curator)
+    if works is None:
+        most = 1 if curated else plan.facts.n_parties
+    else:
+        before = np.cumsum([0, *([1] * plan.n_rounds if curated else works.sum(axis=1))])
+        heard = [before[np.flatnonzero([*of_party, True])] for of_party in works.T]
+        most = max(int(np.diff(packets, prepend=0).max()) for packets in heard)
+    return packet * most + _AROUND_NUMBERS
 
 
 # --- a page for people who decide -------------------------------------------------------------------------------------

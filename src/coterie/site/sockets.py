@@ -82,10 +82,10 @@ def send(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(_LENGTH.pack(len(frame)) + frame)
 
 
-def receive(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket, largest: int = LARGEST_ENVELOPE) -> bytes:
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    if length > LARGEST_ENVELOPE:
-        raise UnreachableError(f"a frame of {length:,} bytes; at most {LARGEST_ENVELOPE:,} are read")
+    if length > largest:
+        raise UnreachableError(f"a frame of {length:,} bytes; at most {largest:,} are read")
     return _exactly(connection, length)
 
 

@@ -1,12 +1,20 @@
 """A spec on a cluster: every process reads it, the first one charges, writes and speaks."""
 
+import atexit
 import contextlib
+import functools
+import math
+import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+import typer
 
 from coterie.certificate import Past
 from coterie.certificate.certificate import software
+from coterie.cli.ranks import ASKED_FILE, STOPPED
 from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
 from coterie.cli.spec.preparation import Prepared
 from coterie.engines import mpi
@@ -15,24 +23,47 @@ from coterie.errors import InputError
 from coterie.machine import processor
 from coterie.privacy.noise import Seeded
 from coterie.spending import BudgetError, LedgerError, Spending
+from coterie.stopping import Stop, StoppedInTime
 from coterie.transcript import Transcript
 
 
-def is_first() -> bool:
-    return mpi.world().rank == 0
-
-
 @contextlib.contextmanager
-def ended_together() -> Iterator[None]:
-    """An error in one process ends all of them: the others would wait for it for ever."""
-    comm = mpi.world()
+def ended_together(stop: Stop) -> Iterator[bool]:
+    """Whether this process is the first of all.
+
+    Signals are flags until all have agreed what to do about them (`anybody_asked`). A process that ends in any other
+    way than together with the others ends them too: they would wait for it for ever. And nobody leaves before the first
+    has written what was released: a signal would end whoever has left, and `mpiexec` then the others.
+    """
+    with stop.shielded():
+        comm = mpi.world()
+        abort = functools.partial(comm.Abort, STOPPED)
+        if comm.size > 1:
+            stop.patience = math.inf
+            atexit.register(abort)
+    if comm.size == 1:
+        yield True
+        return
     try:
-        yield
-    except Exception as error:
-        if comm.size == 1:
+        yield comm.rank == 0
+        comm.Barrier()
+    except StoppedInTime:
+        atexit.unregister(abort)
+        # one of them says so
+        if comm.rank == 0:
             raise
+        raise typer.Exit(STOPPED) from None
+    except Exception as error:
         print(f"coterie: {error}", file=sys.stderr, flush=True)
         comm.Abort(2 if isinstance(error, InputError) else 1)
+    atexit.unregister(abort)
+
+
+def anybody_asked(stop: Stop) -> bool:
+    """Whether any process was asked to stop, or whoever has started them: the same answer for all, who ask together."""
+    told = os.environ.get(ASKED_FILE)
+    asked = stop.asked or (told is not None and Path(told).exists())
+    return bool(mpi.world().allreduce(int(asked)))
 
 
 def charge_once(prepared: Prepared, ledger: Spending | None) -> Past:

@@ -59,6 +59,8 @@ class Source(NamedTuple):
     intercept: bool
     # on records that are not here
     tested: bool
+    # of intervals
+    level: float | None = None
 
 
 # of coefficients: other machines round sums of opposite numbers differently
@@ -224,9 +226,11 @@ def _check_intervals(directory: Path, transcript: Transcript, certificate: Certi
     plan = certificate.plan
     try:
         schema = Schema.from_dict(_json(directory / "model.json")["schema"]) if source.schema is None else source.schema
-        level = _json(directory / "intervals.json")["level"]
     except (KeyError, TypeError):
-        raise InputError("certificate: model.json or intervals.json is none of a run") from None
+        raise InputError("certificate: model.json is no model of a run") from None
+    level = source.level
+    if level is None:
+        raise InputError("certificate: it pays for intervals that no spec here asks for")
     names = schema.feature_names if source.records is None else source.records.feature_names
     inference = conclude(
         plan,
@@ -346,12 +350,13 @@ def _check_bounds(data: DataSection, facts: Facts) -> None:
 
 def _check_source(spec: Spec, facts: Facts) -> Source:
     """All public facts follow from a data set of the package; of files, only names, labels and what was derived."""
+    level = None if spec.inference is None else spec.inference.level
     if spec.data.dataset is not None:
         records = load_records(spec)
         for name in _OF_THE_DATA:
             known = getattr(records.federation.facts, name)
             _agree(f"data.dataset: {name}", known, getattr(facts, name))
-        return Source(records, records.schema, spec.intercept, tested=False)
+        return Source(records, records.schema, spec.intercept, tested=False, level=level)
     for name in spec.data_derived:
         if name not in facts.data_derived:
             raise InputError(f"certificate: {name} was read off the data by spec.toml, which the certificate omits")
@@ -361,7 +366,7 @@ def _check_source(spec: Spec, facts: Facts) -> Source:
         _agree("parties.count", tuple(map(str, range(spec.parties.count))), facts.parties)
     if spec.schema is not None:
         _check_schema(spec.schema, facts, spec.intercept)
-    return Source(None, spec.schema, spec.intercept, tested=spec.data.test is not None)
+    return Source(None, spec.schema, spec.intercept, tested=spec.data.test is not None, level=level)
 
 
 def _check_schema(schema: Schema, facts: Facts, intercept: bool) -> None:
