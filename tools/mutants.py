@@ -5,8 +5,9 @@ python tools/mutants.py [--sample 60 | --each 8 | --all] [--seed 0] [--only priv
 
 A mutant changes one operator, number, comparison, condition or refusal. It is run in a copy of the sources, in a forked
 process that has everything but the package loaded already, against tests of its own source file, up to the first
-failure or until it has computed for several times as long as those tests take without any mutant. mutmut and cosmic-ray start the whole suite anew for every mutant, minutes each here. Survivors that
-docs/mutants.md argues away are counted apart; any other one makes the exit status 1.
+failure or until it has computed for several times as long as those tests take without any mutant. mutmut and cosmic-ray
+start the whole suite anew for every mutant, minutes each here. Survivors that docs/mutants.md argues away are counted
+apart; any other one makes the exit status 1.
 """
 
 import argparse
@@ -49,7 +50,6 @@ PRELOADED = (
     "dp_accounting.rdp",
     "mpmath",
     "cryptography.hazmat.primitives.ciphers",
-    "hypothesis",
     "jax.scipy.linalg",
     "jax.scipy.special",
     "msgpack",

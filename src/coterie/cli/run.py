@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,7 +120,7 @@ def _run(
     content = read_spec(spec, engine=engine)
     settle: Callable[..., Any] = charge
     carry_out: Callable[..., Outcome | None] = execute
-    asked: Callable[[Stop], bool] = lambda stop: stop.asked
+    asked: Callable[[Stop], bool] = attrgetter("asked")
     together: contextlib.AbstractContextManager[bool] = contextlib.nullcontext(True)
     if content.engine.name == "mpi":
         from coterie.cli.spec.cluster import anybody_asked, charge_once, ended_together, execute_on_cluster

@@ -61,9 +61,11 @@ def ended_together(stop: Stop) -> Iterator[bool]:
 
 def anybody_asked(stop: Stop) -> bool:
     """Whether any process was asked to stop, or whoever has started them: the same answer for all, who ask together."""
-    told = os.environ.get(ASKED_FILE)
+    comm, told = mpi.world(), os.environ.get(ASKED_FILE)
+    # what arrives while a process waits for the others is looked at afterwards
+    comm.Barrier()
     asked = stop.asked or (told is not None and Path(told).exists())
-    return bool(mpi.world().allreduce(int(asked)))
+    return bool(comm.allreduce(int(asked)))
 
 
 def charge_once(prepared: Prepared, ledger: Spending | None) -> Past:
