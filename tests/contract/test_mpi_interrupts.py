@@ -173,7 +173,6 @@ def stop(job, rank):
 
 
 def test_asked_twice_they_stop_at_once_and_leave_a_log(place):
-    Path("spec.toml").write_text(SPEC.replace("curator", "none").replace("100000", "1000000"))
     with by_mpiexec() as job:
         wait_for(charges)
         first = int(Path("rank-0").read_text())
