@@ -31,7 +31,7 @@ from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, packed_size
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
-from coterie.problems.problem import Problem, Records
+from coterie.problems import Problem, Records
 from coterie.serialise import canonical, check_size, decode, digest, read_json, serialisable
 
 # that can be told apart in a picture

@@ -74,8 +74,7 @@ from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
 from coterie.privacy.moments import Moments, free_curvature, known_variance
 from coterie.privacy.standardising import COLUMN_ROUNDS, COLUMN_SHARE, joint_change
-from coterie.problems.problem import Problem
-from coterie.problems.regularisers import L2, Regulariser
+from coterie.problems import L2, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.schedules import as_schedule
 

@@ -23,8 +23,7 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.release import unit_noise
-from coterie.problems import L2, ElasticNet, Logistic, Problem
-from coterie.problems.problem import MOST_PADDING, group_by_size, make_buckets
+from coterie.problems import L2, MOST_PADDING, ElasticNet, Logistic, Problem, group_by_size, make_buckets
 from coterie.transcript import Interrupted, Transcript
 
 UNEQUAL = (2, 60, 70, 500)

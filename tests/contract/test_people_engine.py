@@ -14,8 +14,7 @@ from coterie.network.selection import Sample
 from coterie.plan import Plan
 from coterie.privacy.for_engines import few_enough
 from coterie.privacy.noise import Seeded
-from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared
-from coterie.problems.problem import make_buckets
+from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Problem, Squared, make_buckets
 
 N, D = 40, 5
 GENERAL = Paths(only=("general",))

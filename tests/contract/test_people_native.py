@@ -21,8 +21,7 @@ from coterie.privacy.grants import issue
 from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.proximal import ProxScales, SumMoveGrant, SumNoise, _clipped_move
 from coterie.privacy.sampling import STEPS
-from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Squared
-from coterie.problems.problem import Records
+from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Records, Squared
 from coterie.schedules import Schedule
 from coterie.transcript import Interrupted
 

@@ -17,8 +17,7 @@ from coterie.audit.game import epsilon_lower_bound
 from coterie.audit.gaussian_view import ORDERS, exact_pair
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian, PoissonGaussian
-from coterie.problems import HuberisedHinge
-from coterie.problems.problem import Records
+from coterie.problems import HuberisedHinge, Records
 
 STEP, RELAXATION, CLIP, N_PARTIES, N_ROUNDS, NOISE_STD = 0.5, 0.5, 0.1, 4, 5, 3.0
 EVERYBODY = np.ones((N_ROUNDS, N_PARTIES), dtype=bool)

@@ -13,8 +13,7 @@ from coterie.audit.density_ratio import LARGEST_ERROR, QuadratureError, Step, lo
 from coterie.errors import InputError
 from coterie.privacy.mechanisms import PartyFacts
 from coterie.privacy.objective import ArgminBounds
-from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
-from coterie.problems.problem import Records
+from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Records, Squared
 
 ORDERS = np.array([1.5, 2.0, 4.0, 8.0, 16.0])
 # for grids in two and three dimensions

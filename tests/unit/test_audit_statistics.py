@@ -11,8 +11,7 @@ from coterie.audit.density_ratio import Step, exact_epsilon
 from coterie.audit.gaussian_view import GaussianPair, exact_pair, view_of
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
-from coterie.problems import HuberisedHinge
-from coterie.problems.problem import Records
+from coterie.problems import HuberisedHinge, Records
 
 DELTA = 0.01
 

@@ -8,8 +8,7 @@ import pytest
 from coterie.minimisers import matrices
 from coterie.minimisers.base import Subproblem
 from coterie.minimisers.one_party import Newton
-from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared
-from coterie.problems.problem import Records
+from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Records, Squared
 
 # no whole number of pieces
 PARTIES, N, D, M = 2, 403, 12, 5

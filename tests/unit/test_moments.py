@@ -24,8 +24,7 @@ from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
 from coterie.privacy.moments import Moments, derivatives_size, free_curvature, packed_size, unpacked
 from coterie.privacy.noise import Seeded
-from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
-from coterie.problems.problem import Records
+from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Records, Squared
 from coterie.promise import Privacy
 
 DELTA = 1e-6

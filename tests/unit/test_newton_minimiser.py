@@ -15,8 +15,19 @@ import numpy as np
 import pytest
 
 from coterie.minimisers.one_party import minimise
-from coterie.problems import L1, L2, Ball, Box, ElasticNet, Huber, HuberisedHinge, Logistic, Multinomial, Squared
-from coterie.problems.problem import Records
+from coterie.problems import (
+    L1,
+    L2,
+    Ball,
+    Box,
+    ElasticNet,
+    Huber,
+    HuberisedHinge,
+    Logistic,
+    Multinomial,
+    Records,
+    Squared,
+)
 
 LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(), Multinomial(3)]
 ONE_SCORE = [loss for loss in LOSSES if loss.n_outputs == 1]

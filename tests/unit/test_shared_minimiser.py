@@ -8,8 +8,7 @@ import pytest
 from coterie.minimisers import shared
 from coterie.minimisers.base import Subproblem
 from coterie.minimisers.one_party import minimise, solved_together
-from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Squared
-from coterie.problems.problem import Records
+from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Records, Squared
 
 N, D, M = 2000, 12, 7
 LOSSES = [Logistic(), HuberisedHinge(), Squared(), Huber(threshold=0.7)]

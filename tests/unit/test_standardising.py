@@ -30,8 +30,7 @@ from coterie.privacy import standardising
 from coterie.privacy.events import Gaussian
 from coterie.privacy.noise import Seeded
 from coterie.privacy.standardising import COLUMN_SHARE, StandardisedGradient, joint_change, standardising_pays
-from coterie.problems import L2, Huber, Logistic, Multinomial, Problem
-from coterie.problems.problem import Records
+from coterie.problems import L2, Huber, Logistic, Multinomial, Problem, Records
 from coterie.promise import Privacy
 
 CHANNELS = {

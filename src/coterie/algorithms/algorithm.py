@@ -25,7 +25,7 @@ from coterie.network.topology import Topology
 from coterie.privacy.grants import Grant
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.release import Contribution, Release
-from coterie.problems.problem import Problem, Records
+from coterie.problems import Problem, Records
 
 GrantT = TypeVar("GrantT", bound=Grant)
 

@@ -23,7 +23,7 @@ from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, parti
 from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.privacy.grants import GradientSumGrant
 from coterie.privacy.mechanisms import GaussianGradient
-from coterie.problems.regularisers import Ball, Regulariser
+from coterie.problems import Ball, Regulariser
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 

@@ -34,7 +34,7 @@ from coterie.privacy.proximal import (
     SumNoise,
     WalkNoise,
 )
-from coterie.problems.regularisers import Regulariser
+from coterie.problems import Regulariser
 from coterie.serialise import serialisable
 
 

@@ -21,9 +21,7 @@ from coterie.matrices import Matrix
 from coterie.minimisers.one_party import minimise
 from coterie.network.channels import Broadcast
 from coterie.privacy.image import ImageGrant, ImageNoise
-from coterie.problems.losses import Squared
-from coterie.problems.problem import Records
-from coterie.problems.regularisers import Regulariser
+from coterie.problems import Records, Regulariser, Squared
 from coterie.serialise import serialisable
 
 

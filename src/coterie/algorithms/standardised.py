@@ -24,7 +24,7 @@ from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.channels import Broadcast, SumChannel
 from coterie.privacy.standardising import COLUMN_ROUNDS, SQUARES, SUMS, StandardisedGradient, StandardisedGrant
-from coterie.problems.regularisers import Regulariser
+from coterie.problems import Regulariser
 from coterie.schedules import NOT_GIVEN, OptionalScheduleField, ScheduleField
 from coterie.serialise import serialisable
 

@@ -29,7 +29,7 @@ from coterie.errors import InputError
 from coterie.network.impairments import ImpairedTopology
 from coterie.plan import Plan
 from coterie.privacy.events import Unprotected
-from coterie.problems.losses import Loss
+from coterie.problems import Loss
 from coterie.transcript import Transcript
 
 # one gradient has too few numbers for the direction, the length and the label

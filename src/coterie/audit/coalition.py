@@ -22,7 +22,7 @@ from coterie.plan import Plan
 from coterie.privacy.noise import Keys
 from coterie.privacy.pairs import PairStreams
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Records
+from coterie.problems import Records
 
 # of the largest deviation of a message
 _ASTRAY = 1e-6

@@ -19,8 +19,7 @@ from scipy.special import gammaln, logsumexp
 
 from coterie.errors import CoterieError, InputError
 from coterie.privacy.noise import Law
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Records
+from coterie.problems import Loss, Records
 
 Pair = tuple[Records, Records]
 # relative, of every integral, unless the caller allows more

@@ -30,9 +30,7 @@ from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.proximal import BroadcastNoise, SumNoise
-from coterie.problems.losses import HuberisedHinge, Logistic, Loss, Squared
-from coterie.problems.problem import Problem
-from coterie.problems.regularisers import L2, Regulariser
+from coterie.problems import L2, HuberisedHinge, Logistic, Loss, Problem, Regulariser, Squared
 
 # a stated loss holds at every delta, and at a large one thousands of runs can come close to it
 DELTA = 0.01

@@ -31,7 +31,7 @@ from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, free_curvature, packed_size
 from coterie.privacy.noise import Law, Purpose, SystemEntropy
-from coterie.problems.losses import Huber, Logistic, Loss, Multinomial
+from coterie.problems import Huber, Logistic, Loss, Multinomial
 
 LOSSES: tuple[Loss, ...] = (Logistic(), Huber(0.8), Multinomial(3))
 N_RANDOM, N_GENERATIONS = 400, 12

@@ -21,8 +21,7 @@ from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Both, Event, Gaussian
 from coterie.privacy.grants import ArgminGrant
-from coterie.problems.losses import Logistic, Loss
-from coterie.problems.problem import Records
+from coterie.problems import Logistic, Loss, Records
 
 ORDERS = np.array([1.25, 1.5, 2.0, 3.0, 4.0])
 SAMPLED_ORDERS = np.array([2.0, 3.0, 4.0, 8.0])

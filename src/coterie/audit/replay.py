@@ -34,7 +34,7 @@ from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGau
 from coterie.privacy.grants import ArgminGrant, Grant
 from coterie.privacy.noise import Seeded
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Records
+from coterie.problems import Records
 
 # public inputs up to this size over the row norm: slopes saturate, rounding stays harmless
 LARGEST_MARGIN = 30.0

@@ -23,7 +23,7 @@ from coterie.minimisers.base import Minimiser, Subproblem, unless_missed
 from coterie.minimisers.matrices import Matrices
 from coterie.privacy.for_engines import answered, asked
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import make_buckets
+from coterie.problems import make_buckets
 
 
 class ArgminRounds(Rounds):

@@ -35,8 +35,7 @@ from coterie.network.selection import All
 from coterie.plan import Plan
 from coterie.privacy.grants import ArgminGrant
 from coterie.privacy.noise import NoiseSource, drawn_once
-from coterie.problems.losses import Logistic
-from coterie.problems.problem import make_buckets
+from coterie.problems import Logistic, make_buckets
 from coterie.stopping import stoppable
 from coterie.transcript import Interrupted, Transcript
 

@@ -25,7 +25,7 @@ from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
 from coterie.privacy.pairs import PairStreams
 from coterie.privacy.release import Release, contribute, unit_noise
-from coterie.problems.problem import make_buckets
+from coterie.problems import make_buckets
 from coterie.transcript import who_released
 
 # of `engines.in_process`: for some parties alone

@@ -42,7 +42,7 @@ from coterie.privacy.for_engines import (
 from coterie.privacy.noise import NoiseSource, Seeded
 from coterie.privacy.proximal import StateGrant
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Records
+from coterie.problems import Records
 
 # --- whose states' sum is noised --------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Problem, group_by_size
+from coterie.problems import Problem, group_by_size
 
 # records x features x repeats worked on at once: bounds memory
 BATCH_ELEMENTS = 2**25

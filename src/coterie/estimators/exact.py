@@ -10,9 +10,7 @@ import numpy as np
 from coterie.data.federation import Federation
 from coterie.errors import LocalSolveError
 from coterie.minimisers.one_party import minimise
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Problem, Records
-from coterie.problems.regularisers import L2, ElasticNet, Regulariser
+from coterie.problems import L2, ElasticNet, Loss, Problem, Records, Regulariser
 
 # of the largest gradient that can occur
 TOLERANCE_SHARE = 1e-12

@@ -9,7 +9,7 @@ import numpy as np
 from coterie.data.design import make_design, split_intercept
 from coterie.data.schema import Column, NumberColumn, Schema
 from coterie.facts import Facts
-from coterie.problems.losses import Logistic, Loss
+from coterie.problems import Logistic, Loss
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

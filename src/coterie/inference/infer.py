@@ -17,7 +17,7 @@ from coterie.inference.result import Inference, Setting
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 from coterie.privacy.noise import NoiseSource, drawn_once
-from coterie.problems.losses import Huber, Logistic, Multinomial, Squared
+from coterie.problems import Huber, Logistic, Multinomial, Squared
 from coterie.transcript import Transcript
 
 # across a row of the largest norm, that the noise of a model for prediction may reach

@@ -13,7 +13,7 @@ from coterie.plan import Plan
 from coterie.privacy.moments import derivatives_size, packed_size, unpacked
 from coterie.privacy.noise import NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import unit_noise
-from coterie.problems.problem import Records
+from coterie.problems import Records
 
 
 def release(

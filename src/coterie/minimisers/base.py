@@ -23,8 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from coterie.problems.losses import Loss
-from coterie.problems.regularisers import Regulariser
+from coterie.problems import Loss, Regulariser
 
 State = TypeVar("State")
 

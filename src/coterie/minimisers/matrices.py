@@ -22,9 +22,7 @@ import numpy as np
 
 from coterie.minimisers.base import Minimiser, Subproblem
 from coterie.minimisers.shared import ratio
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Records, group_by_size, padded
-from coterie.problems.regularisers import Regulariser
+from coterie.problems import Loss, Records, Regulariser, group_by_size, padded
 
 # of the records, interleaved; those in the first matrices
 PIECES, THIN = 16, 4

@@ -43,9 +43,7 @@ from jax.custom_batching import custom_vmap
 
 from coterie.minimisers import shared
 from coterie.minimisers.base import Minimiser, Subproblem
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Records
-from coterie.problems.regularisers import Regulariser
+from coterie.problems import Loss, Records, Regulariser
 
 # --- Newton's method: the plain minimiser -----------------------------------------------------------------------------
 

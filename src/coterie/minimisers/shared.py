@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.minimisers.base import Minimiser, Subproblem
-from coterie.problems.losses import Loss, Squared
-from coterie.problems.problem import Records
+from coterie.problems import Loss, Records, Squared
 
 # of conjugate gradients; eight are usual
 MOST_STEPS = 40

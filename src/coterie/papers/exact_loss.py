@@ -10,8 +10,7 @@ from coterie.facts import Facts
 from coterie.papers.bounds import PublishedBound
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import PartyFacts
-from coterie.problems import L2, Logistic, Problem
-from coterie.problems.problem import Records
+from coterie.problems import L2, Logistic, Problem, Records
 
 LABELS = ("-", "+")
 ADJACENCY = "replace-one"

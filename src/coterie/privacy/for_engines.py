@@ -31,9 +31,7 @@ from coterie.privacy.release import (
     seal_total,
 )
 from coterie.privacy.sampling import STEPS
-from coterie.problems.losses import Loss, Squared
-from coterie.problems.problem import Problem, Records
-from coterie.problems.regularisers import L2
+from coterie.problems import L2, Loss, Problem, Records, Squared
 
 
 # --- minimisations: what is asked of `ArgminGrant`, and its answer ----------------------------------------------------

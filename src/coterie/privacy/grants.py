@@ -30,7 +30,7 @@ from coterie.privacy.release import (
     seal_total,
 )
 from coterie.privacy.sampling import STEPS
-from coterie.problems.problem import Problem, Records
+from coterie.problems import Problem, Records
 
 _SEAL = object()
 

@@ -24,9 +24,7 @@ from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
 from coterie.privacy.proximal import ProximalBounds
 from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
 from coterie.privacy.sampling import STEPS
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Problem, Records
-from coterie.problems.regularisers import L2
+from coterie.problems import L2, Loss, Problem, Records
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 

@@ -13,7 +13,7 @@ from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, Poisson
 from coterie.privacy.grants import ONE_NOISE, GradientSumGrant, Grant, SumGrant, SumNoises, issue, steps_of
 from coterie.privacy.noise import Law
 from coterie.privacy.release import Contribution, Release, UnitNoise, contribute, seal
-from coterie.problems.problem import Problem
+from coterie.problems import Problem
 from coterie.schedules import Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 

@@ -67,8 +67,7 @@ from coterie.privacy.grants import Grant, SumGrant, SumScales, issue, untouched
 from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, grid_event
 from coterie.privacy.noise import Purpose
 from coterie.privacy.release import Contribution, as_issued, contribute, needs_public
-from coterie.problems.losses import Huber, Logistic, Multinomial, Squared
-from coterie.problems.problem import Problem, Records
+from coterie.problems import Huber, Logistic, Multinomial, Problem, Records, Squared
 from coterie.serialise import serialisable
 
 # curvature is seen where it exceeds this times s sqrt(p), s the noise of a p by p Hessian

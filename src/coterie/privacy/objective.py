@@ -21,7 +21,7 @@ from coterie.privacy.grants import ArgminGrant, Grant, issue
 from coterie.privacy.mechanisms import ROUNDED, Mechanism, PartyFacts, output_event
 from coterie.privacy.noise import Law
 from coterie.privacy.sampling import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, largest_gamma
-from coterie.problems.problem import Problem
+from coterie.problems import Problem
 from coterie.schedules import NOT_GIVEN, OptionalScheduleField, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 

@@ -46,9 +46,7 @@ from coterie.privacy.release import (
     private_call,
     seal,
 )
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Problem, Records
-from coterie.problems.regularisers import L2
+from coterie.problems import L2, Loss, Problem, Records
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
 

@@ -26,7 +26,7 @@ from coterie.errors import InputError
 from coterie.privacy.grants import Grant, SumGrant, issue, untouched
 from coterie.privacy.mechanisms import GradientNoise, PartyFacts, grid_event
 from coterie.privacy.release import Contribution, contribute, needs_public
-from coterie.problems.problem import Problem, Records
+from coterie.problems import Problem, Records
 from coterie.serialise import serialisable
 
 # what a grant is for, in this order

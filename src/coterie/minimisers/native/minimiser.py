@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.machine import n_cores
 from coterie.minimisers.base import Minimiser, Subproblem
-from coterie.problems.problem import Records
+from coterie.problems import Records
 
 # for each core: those who are done early take another
 PIECES = 8

@@ -12,9 +12,7 @@ from coterie.papers.errata import DVP, Erratum, bound
 from coterie.papers.exact_loss import ADJACENCY, LABELS, noise_scale, plan_of, sensitivity, stated, step_of
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation
-from coterie.problems import L2, HuberisedHinge, Problem
-from coterie.problems.losses import Loss
-from coterie.problems.problem import Records
+from coterie.problems import L2, HuberisedHinge, Loss, Problem, Records
 from coterie.schedules import Schedule
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.topology import Topology
-from coterie.problems.problem import Problem
+from coterie.problems import Problem
 from coterie.schedules import Schedule, as_schedule
 
 # one for all parties or one each
