@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coterie.minimisers import matrices
-from coterie.minimisers.base import Subproblem
+from coterie.minimisers import Subproblem, matrices
 from coterie.minimisers.one_party import Newton
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Records, Squared
 

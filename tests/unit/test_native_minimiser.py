@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.minimisers.base import Subproblem
+from coterie.minimisers import Subproblem
 from coterie.minimisers.native import newton, passes
 from coterie.minimisers.native.newton import dense_rows, minimise_each, minimise_sixteen, single_rows, sparse_party
 from coterie.minimisers.native.passes import exponential, slope_and_bend

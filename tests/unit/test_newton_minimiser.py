@@ -250,7 +250,7 @@ def test_a_tolerance_below_rounding_ends_and_is_not_claimed(target, tolerance):
     script = f"""
         import jax, numpy as np
         from coterie.minimisers import one_party as newton
-        from coterie.minimisers.base import Subproblem
+        from coterie.minimisers import Subproblem
         from coterie.problems import L2, Logistic, Records
         newton.GRADIENT_STEPS = 200  # the gradient method would search on for longer, in vain
         rng = np.random.default_rng(0)

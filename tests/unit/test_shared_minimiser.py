@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coterie.minimisers import shared
-from coterie.minimisers.base import Subproblem
+from coterie.minimisers import Subproblem, shared
 from coterie.minimisers.one_party import minimise, solved_together
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Records, Squared
 

@@ -19,7 +19,7 @@ from coterie.engines import rounds
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program, Rounds, at_round
 from coterie.engines.xla import loops_on_device
-from coterie.minimisers.base import Minimiser, Subproblem, unless_missed
+from coterie.minimisers import Minimiser, Subproblem, unless_missed
 from coterie.minimisers.matrices import Matrices
 from coterie.privacy.for_engines import answered, asked
 from coterie.privacy.release import unit_noise

@@ -26,8 +26,7 @@ from coterie.engines.inputs import Drawn, Inputs
 from coterie.engines.rounds import Program
 from coterie.engines.xla import set_up
 from coterie.errors import InputError, LocalSolveError
-from coterie.minimisers import matrices
-from coterie.minimisers.base import Minimiser
+from coterie.minimisers import Minimiser, matrices
 from coterie.minimisers.native import minimiser as native_minimiser
 from coterie.minimisers.one_party import together
 from coterie.network.impairments import Impairments

@@ -16,7 +16,7 @@ from coterie.engines.argmin import ArgminRounds
 from coterie.engines.in_process import Paths, Work, choose
 from coterie.engines.rounds import Program
 from coterie.engines.xla import simple_code
-from coterie.minimisers.base import unless_missed
+from coterie.minimisers import unless_missed
 from coterie.minimisers.native.minimiser import Native
 from coterie.minimisers.one_party import solved_together
 from coterie.network.selection import All

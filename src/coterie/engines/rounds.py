@@ -17,7 +17,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.inputs import RoundInputs, numbers_in, with_numbers, without_numbers
 from coterie.engines.xla import simple_code
-from coterie.minimisers.base import unless_missed
+from coterie.minimisers import unless_missed
 from coterie.minimisers.one_party import solved_together, together
 from coterie.network.impairments import ImpairedTopology
 from coterie.network.selection import All

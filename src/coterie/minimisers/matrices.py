@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.minimisers.base import Minimiser, Subproblem
+from coterie.minimisers import Minimiser, Subproblem
 from coterie.minimisers.shared import ratio
 from coterie.problems import Loss, Records, Regulariser, group_by_size, padded
 

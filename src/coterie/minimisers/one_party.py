@@ -41,8 +41,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from coterie.minimisers import shared
-from coterie.minimisers.base import Minimiser, Subproblem
+from coterie.minimisers import Minimiser, Subproblem, shared
 from coterie.problems import Loss, Records, Regulariser
 
 # --- Newton's method: the plain minimiser -----------------------------------------------------------------------------

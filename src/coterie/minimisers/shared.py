@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.minimisers.base import Minimiser, Subproblem
+from coterie.minimisers import Minimiser, Subproblem
 from coterie.problems import Loss, Records, Squared
 
 # of conjugate gradients; eight are usual

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import LeakError
-from coterie.minimisers.base import Subproblem
+from coterie.minimisers import Subproblem
 from coterie.minimisers.one_party import slope_in_few_steps, slope_on_line
 from coterie.privacy.events import Unprotected
 from coterie.privacy.grants import ArgminGrant, issue, steps_of

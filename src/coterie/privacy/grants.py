@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.errors import LeakError
-from coterie.minimisers.base import Subproblem
+from coterie.minimisers import Subproblem
 from coterie.minimisers.one_party import minimise
 from coterie.privacy.events import Event
 from coterie.privacy.noise import Purpose, Use

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.machine import n_cores
-from coterie.minimisers.base import Minimiser, Subproblem
+from coterie.minimisers import Minimiser, Subproblem
 from coterie.problems import Records
 
 # for each core: those who are done early take another
