@@ -27,9 +27,9 @@ from scipy.special import expit
 from scipy.stats import beta, chi2, kstest, norm
 
 from coterie import rules
+from coterie.engines.moments import derivative_stds, noise_std
 from coterie.facts import Facts
 from coterie.inference.estimate import Equations, Stage, identified
-from coterie.inference.releases import derivative_stds, noise_std
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
 from coterie.problems import L2, Huber, Logistic, Problem
@@ -243,9 +243,7 @@ def misspecified(n, d, parties, epsilon, repeats, seed, batch=25):
             stages.append(Stage(model, g, H, g_std, h_std))
             model = Equations(stages).next_model(1.0)
         slopes = np.clip(np.einsum("rni,ri->rn", X, model) - y, -2.0, 2.0)
-        J = np.einsum("rni,rn,rnj->rij", X, slopes**2, X) + symmetric(
-            rng, (batch,), d, noise_std(plan, "second_moment", 2)
-        )
+        J = np.einsum("rni,rn,rnj->rij", X, slopes**2, X) + symmetric(rng, (batch,), d, noise_std(plan, 2))
         hits = []
         for found in (Equations(stages, second_moment=J), Equations(stages, record_weight=float((slopes**2).mean()))):
             off = found.deviations(found.solve(), np.eye(d), np.broadcast_to(theta, (batch, d)))

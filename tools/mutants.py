@@ -95,7 +95,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/moments.py": ("unit/test_moments.py",),
     "privacy/standardising.py": ("unit/test_standardising.py",),
     "privacy/for_engines.py": ("leaks/test_every_door.py", *PEOPLE),
-    "inference/releases.py": ("unit/test_moments.py", "unit/test_inference.py"),
+    "engines/moments.py": ("unit/test_moments.py", "unit/test_inference.py"),
     "engines/own_steps.py": (*SITE, "sites/test_parity.py"),
     "engines/mpi.py": ("contract/test_mpi_engine.py",),
     "engines/people.py": PEOPLE,

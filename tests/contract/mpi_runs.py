@@ -1,10 +1,12 @@
 """Started by mpiexec: runs plans on all processes; the first one compares with the in-process engine, or saves.
 
 mpi_runs.py compare NAME ...       mpi_runs.py checkpoint DIRECTORY OUT [DIE_IN_ROUND]
+mpi_runs.py moments DIRECTORY NAME ...
 
 A name that ends in -native is of minimisations in machine code.
 """
 
+import dataclasses
 import os
 import signal
 import sys
@@ -27,10 +29,12 @@ from coterie.algorithms import (
 from coterie.data import Federation
 from coterie.engines import mpi
 from coterie.engines.in_process import Paths, run
+from coterie.inference import Columns, Releasing, release_moments
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.moments import Moments
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation, SoloPerturbation
 from coterie.privacy.standardising import StandardisedGradient
@@ -112,8 +116,34 @@ def checkpoint(directory: Path, out: Path, die_in_round: int | None) -> None:
         np.savez(out, releases=transcript.releases, begun=begun)
 
 
+def moments(directory: Path, names: list[str]) -> None:
+    """As in process, and from the checkpoint of a run that came to its end, the same again."""
+    columns = Columns.of_features(["a", "b", "c", "d"], np.ones(4))
+    what = Moments(multipliers=(30.0, 20.0), curvature_weight=1.5, second_moment_multiplier=40.0)
+    for name in names:
+        plan = dataclasses.replace(plan_of(name, 3), moments=what)
+        courses = []
+
+        def course_of(transcript, courses=courses):
+            courses.append(Releasing(transcript, columns))
+            return courses[-1]
+
+        for more in ({"noise": Seeded(3)}, {"checkpoint": directory / name}, {"checkpoint": directory / name}):
+            mpi.run(plan, lambda party: DATA.shards[party], course_of=course_of, **more)
+        if courses:
+            expected = release_moments(run(plan, DATA, noise=Seeded(3)), DATA, columns, Seeded(3))
+            found, drawn, kept = (course.released._asdict() for course in courses)
+            for field, values in expected._asdict().items():
+                np.testing.assert_allclose(found[field], values, rtol=1e-9, atol=1e-9)
+                np.testing.assert_array_equal(drawn[field], kept[field])
+                assert not np.array_equal(drawn[field], found[field])
+            print(name, "agrees", flush=True)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "compare":
         compare(sys.argv[2:])
+    elif sys.argv[1] == "moments":
+        moments(Path(sys.argv[2]), sys.argv[3:])
     else:
         checkpoint(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else None)

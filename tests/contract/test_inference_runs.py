@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from coterie.cli.spec import execute, prepare, read_spec
+from coterie.cli.spec.local_sites import execute_at_sites
 from coterie.cli.spec.verification import verify_path
 from coterie.errors import InputError
 
@@ -76,7 +77,7 @@ def test_what_was_changed_afterwards_is_found(run, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ("[engine]\nname = 'mpi'", "'in-process' is needed"),
+        ("[engine]\nname = 'cloud'", "engine.name: got 'cloud'"),
         ("[inference]\nshare = 2", "inference.share: got 2"),
         ("[inference]\nrobust = 'yes'", "inference.robust"),
         ("[inference]\nlevels = 0.9", "unknown key 'levels'"),
@@ -88,3 +89,31 @@ def test_nonsense_is_refused_before_anything_is_read(tmp_path, changed, sentence
     (tmp_path / "spec.toml").write_text(text + changed + "\n")
     with pytest.raises(InputError, match=sentence):
         read_spec(tmp_path / "spec.toml")
+
+
+@pytest.mark.slow
+def test_sites_release_them_and_sign_them(tmp_path):
+    (tmp_path / "spec.toml").write_text(SPEC + "[engine]\nname = 'sites'\n")
+    prepared = prepare(read_spec(tmp_path / "spec.toml"))
+    found = execute_at_sites(prepared, ()).write(tmp_path / "run")
+    _, agreeing, _ = verify_path(found)
+    assert "intervals" in agreeing
+
+    def another(text):
+        content = json.loads(text)
+        content["gradients"][1][0] += 1e-9
+        return json.dumps(content)
+
+    with pytest.raises(InputError, match="have signed another proposal, or other releases"):
+        verify_path(rewritten(found, tmp_path, "moments.json", another))
+
+
+@pytest.mark.slow
+def test_moments_at_another_model_are_found(run, tmp_path):
+    def elsewhere(text):
+        content = json.loads(text)
+        content["models"][1][0] += 0.01
+        return json.dumps(content)
+
+    with pytest.raises(InputError, match=r"moments\.json: models"):
+        verify_path(rewritten(run, tmp_path, "moments.json", elsewhere))

@@ -202,6 +202,13 @@ def test_two_processes_release_what_one_does(names):
     assert done.stdout.count("agrees") == len(names)
 
 
+def test_two_processes_release_the_moments_of_one(tmp_path):
+    names = ("gradient", "gradient-alone", "pairs")
+    done = mpiexec(2, HERE / "mpi_runs.py", "moments", tmp_path, *names)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("agrees") == len(names)
+
+
 @pytest.mark.slow
 def test_a_killed_process_costs_the_rounds_since_the_last_checkpoint(tmp_path):
     """Rounds 0 to 5 are kept, 6 and 7 are repeated, and all nine are what a run with the same key gives undisturbed."""

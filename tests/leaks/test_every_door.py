@@ -18,10 +18,9 @@ import coterie.audit
 from coterie import Privacy, evaluate, rules
 from coterie.algorithms import LocallyNoisedADMM, NoisyGradientDescent, PrimalPerturbedADMM
 from coterie.audit.instances import REGULARISER
-from coterie.engines import argmin, mpi, own_steps, people, rounds
+from coterie.engines import argmin, moments, mpi, own_steps, people, rounds
 from coterie.engines.in_process import run
 from coterie.engines.xla import set_up
-from coterie.inference import releases
 from coterie.network.channels import Curator, PairwiseSum
 from coterie.plan import Plan
 from coterie.privacy import for_engines, grants, proximal, release
@@ -44,7 +43,7 @@ COMPILED = (
     rounds.compiled, people.compiled, argmin._halves, argmin._in_one_program, for_engines.check_kernel,
     own_steps._compiled,
 )  # fmt: skip
-JITTED = (releases._each_alone, releases._contributed)
+JITTED = (moments._each_alone, moments._contributed)
 
 
 class DoorIsShutError(Exception):
@@ -202,11 +201,14 @@ WITH_MOMENTS = {trust: plan_with_moments(trust) for trust in ("none", "curator",
 @pytest.mark.parametrize("trust", WITH_MOMENTS)
 def test_no_moments_for_intervals_leave_either(trust, doors_shut):
     plan, data = WITH_MOMENTS[trust], CASES["all repeats"][2]
-    moments = plan.moment_grants(0)
-    assert len({moment.purpose for moment in moments}) > 1
-    for moment in moments:
+    grants, at = plan.moment_grants(0), np.zeros(data.facts.n_features)
+    assert len({granted.purpose for granted in grants}) > 1
+    for number in range(len(grants)):
         with pytest.raises(DoorIsShutError):
-            releases.release(plan, data, moment.purpose, moment.stage, np.zeros(data.facts.n_features), Seeded(5))
+            moments.release(plan, data, number, at, Seeded(5))
+        if trust == "none":
+            with pytest.raises(DoorIsShutError):
+                moments.sent_by(plan, 0, data.shards[0], number, at, Seeded(5))
 
 
 @pytest.mark.parametrize("case", CASES)

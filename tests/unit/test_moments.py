@@ -11,14 +11,14 @@ import pytest
 import coterie
 from coterie import rules
 from coterie.certificate import make_certificate
-from coterie.errors import InputError
-from coterie.inference.releases import (
+from coterie.engines.moments import (
     _contributed,
     derivative_stds,
+    derivatives_of,
     noise_std,
-    release_derivatives,
-    release_second_moment,
+    release,
 )
+from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
@@ -50,6 +50,11 @@ def plan_of(loss, federation, *, trust="curator", robust=True, **more) -> Plan:
     colluders = 0 if trust == "pairs" else None
     privacy = Privacy(epsilon=2.0, delta=DELTA, adjacency="replace-one", trust=trust, colluders=colluders, **more)
     return rules.make_plan(problem_of(loss), federation.facts, privacy, rules.Settled(), rules.Wanted(robust=robust))
+
+
+def released_derivatives(plan, federation, f, source):
+    """Gradient and Hessian of the second stage."""
+    return derivatives_of(plan, 1, release(plan, federation, 1, f, source))
 
 
 class NoNoise(Seeded):
@@ -86,8 +91,8 @@ def test_releases_are_the_moments_of_all_records(name, trust):
     plan = plan_of(loss, federation, trust=trust)
     f = np.random.default_rng(1).normal(size=plan.problem.n_coefficients(plan.facts))
     found = [
-        *release_derivatives(plan, federation, 1, f, NoNoise(0)),
-        release_second_moment(plan, federation, f, NoNoise(0)),
+        *released_derivatives(plan, federation, f, NoNoise(0)),
+        unpacked(release(plan, federation, 2, f, NoNoise(0)), len(f)),
     ]
     for value, expected in zip(found, exact(loss, federation, f, plan.moments.clip), strict=True):
         # the grid of the noise
@@ -100,8 +105,8 @@ def test_noise_on_the_sum_is_what_is_said(trust):
     federation = federation_of(Logistic(), d=25)
     plan = plan_of(Logistic(), federation, trust=trust)
     f = np.zeros(25)
-    noised = release_derivatives(plan, federation, 1, f, Seeded(5))
-    exact_value = release_derivatives(plan, federation, 1, f, NoNoise(0))
+    noised = released_derivatives(plan, federation, f, Seeded(5))
+    exact_value = released_derivatives(plan, federation, f, NoNoise(0))
     rows, columns = np.triu_indices(25)
     gradient_std, hessian_std = derivative_stds(plan, 1)
     in_hessian = (noised[1] - exact_value[1])[rows, columns] * np.where(rows == columns, 1, math.sqrt(2))
@@ -112,9 +117,9 @@ def test_noise_on_the_sum_is_what_is_said(trust):
     one = plan.moment_grants(0)[1].grant.scales.noise_std
     expected = {"none": math.sqrt(parties), "curator": 1.0, "secure-sum": 1.0}.get(trust)
     if expected is not None:
-        assert noise_std(plan, "derivatives", 1) == pytest.approx(expected * one)
+        assert noise_std(plan, 1) == pytest.approx(expected * one)
     else:
-        assert 1.0 <= noise_std(plan, "derivatives", 1) / one < 1.1
+        assert 1.0 <= noise_std(plan, 1) / one < 1.1
 
 
 def parts_of(plan, purpose, X, y, f):

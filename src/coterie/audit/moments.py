@@ -6,7 +6,8 @@ each of these:
     sensitivity     contributions of a party on thousands of neighbours at public models, with a search for the worst,
                     against what each grant declares
     gaussian view   everything that is seen, on the worst neighbours found, is one Gaussian vector on each data set:
-                    its exact Renyi divergence against that of the events
+                    its exact Renyi divergence against that of the events. Where noise cancels between pairs, what is
+                    seen are the messages of those who do not collude, and noise of pairs must cancel in their sum
     reachability    every number leaves on the grid of its noise, and so does the neighbour's
 """
 
@@ -25,12 +26,14 @@ from coterie.audit.reachability import reached
 from coterie.audit.recording import Affine, Workbench
 from coterie.audit.replay import Neighbours, Replay, Report
 from coterie.data.federation import Federation, Shard
+from coterie.engines.moments import seen, sent_by
 from coterie.errors import InputError
-from coterie.inference.releases import seen
+from coterie.network.channels import PairwiseSum
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, free_curvature, packed_size
-from coterie.privacy.noise import Law, Purpose, SystemEntropy
+from coterie.privacy.noise import Keys, Law, Purpose, SystemEntropy
+from coterie.privacy.pairs import PairStreams
 from coterie.problems import Huber, Logistic, Loss, Multinomial
 
 LOSSES: tuple[Loss, ...] = (Logistic(), Huber(0.8), Multinomial(3))
@@ -86,6 +89,8 @@ def examine(plan: Plan, *, seed: int = 0) -> Measured:
         worst = worst or case
     assert worst is not None
     *pair, at = worst
+    if not all(_cancels(plan, pair[0], granted, at) for granted in grants):
+        return Measured(stated=stated, sound=False, detail="noise of pairs does not cancel in the sum")
     views = [[_view(plan, data, granted, at) for granted in grants] for data in pair]
     seen_on = GaussianPair.of(*map(_side_by_side, views))
     curve = np.sum([granted.grant.event.rdp(ORDERS) for granted in grants], axis=0)
@@ -153,20 +158,75 @@ class _Handed:
 
 
 def _view(plan: Plan, data: Federation, granted: MomentGrant, at: np.ndarray) -> Affine:
-    """What everybody sees of a release."""
+    """What everybody sees of a release, or those who collude of its messages."""
     size, rows = OfMoments(plan, granted).d, plan.noise_rows
+    if isinstance(plan.algorithm.channel, PairwiseSum):
+        honest = plan.facts.n_parties - plan.algorithm.channel.colluders
+        return view_of(
+            lambda units: _messages(plan, data, granted, at, units)[:honest].ravel(), _n_unknown(plan) * size
+        )
 
     def function(units: np.ndarray) -> np.ndarray:
         source: Any = _Handed(units.reshape(rows, size))
-        return seen(plan, data, granted.purpose, granted.stage, at, source).ravel()
+        return seen(plan, data, granted.stage, at, source).ravel()
 
     return view_of(function, rows * size)
 
 
+def _unknown(plan: Plan) -> tuple[list[int], list[tuple[int, int]]]:
+    """Parties, and pairs of them, whose noise no coalition of the last ones knows."""
+    channel, n = plan.algorithm.channel, plan.facts.n_parties
+    assert isinstance(channel, PairwiseSum)
+    honest = n - channel.colluders
+    return list(range(honest)), [(i, j) for i, j in channel.partners(n).edges if max(i, j) < honest]
+
+
+def _n_unknown(plan: Plan) -> int:
+    return sum(map(len, _unknown(plan)))
+
+
+def _messages(plan: Plan, data: Federation, granted: MomentGrant, at: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """(party, size): what everybody sends, with unit noise of those that are not known, one after the other."""
+    channel, n, size = plan.algorithm.channel, plan.facts.n_parties, OfMoments(plan, granted).d
+    assert isinstance(channel, PairwiseSum)
+    parties, pairs = _unknown(plan)
+    own, shared = np.split(units.reshape(-1, size), [len(parties)])
+    rows: Any = _Handed(np.concatenate([own, np.zeros((n - len(own), size))]))
+    sent = []
+    for party, shard in enumerate(data.shards):
+        streams = {sum(pair) - party: _OfPair(one) for pair, one in zip(pairs, shared, strict=True) if party in pair}
+        masks = PairStreams(party, streams, channel.pairs(n))
+        sent.append(sent_by(plan, party, shard, granted.stage, at, rows, masks))
+    return np.array(sent, dtype=float) * float(np.asarray(granted.grant.grid))
+
+
+class _OfPair:
+    """A pair's noise, in standard deviations."""
+
+    def __init__(self, units: np.ndarray) -> None:
+        self.units = units
+
+    def whole_steps(self, d: int, keys: Keys, steps: float) -> np.ndarray:
+        return np.rint(self.units * steps)[None]
+
+
+def _cancels(plan: Plan, data: Federation, granted: MomentGrant, at: np.ndarray) -> bool:
+    """Noise of pairs leaves no trace in the sum of all messages: they are whole steps of one grid."""
+    if not isinstance(plan.algorithm.channel, PairwiseSum):
+        return True
+    size, (parties, pairs) = OfMoments(plan, granted).d, _unknown(plan)
+    shared = np.random.default_rng(0).standard_normal(len(pairs) * size)
+    with_pairs, without = (
+        _messages(plan, data, granted, at, np.append(np.zeros(len(parties) * size), noise)).sum(axis=0)
+        for noise in (shared, np.zeros_like(shared))
+    )
+    return bool(np.abs(with_pairs - without).max() < 0.5 * float(np.asarray(granted.grant.grid)))
+
+
 def _on_grid(plan: Plan, pair: list[Federation], granted: MomentGrant, at: np.ndarray) -> bool:
     quiet: Any = _Handed(np.zeros((plan.noise_rows, OfMoments(plan, granted).d)))
-    released = seen(plan, pair[0], granted.purpose, granted.stage, at, SystemEntropy())
-    theirs = seen(plan, pair[1], granted.purpose, granted.stage, at, quiet)
+    released = seen(plan, pair[0], granted.stage, at, SystemEntropy())
+    theirs = seen(plan, pair[1], granted.stage, at, quiet)
     return bool(reached(released, theirs, np.asarray(granted.grant.grid)).all())
 
 

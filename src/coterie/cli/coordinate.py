@@ -11,6 +11,7 @@ import typer
 from coterie.cli.propose import KEY_FILE
 
 if TYPE_CHECKING:
+    from coterie.inference import Columns, Released
     from coterie.site.coordinator import Progress
     from coterie.site.proposal import Proposal
 
@@ -46,6 +47,7 @@ def coordinate(
     from coterie.cli.spec.local_sites import coordinate as run_all
     from coterie.cli.spec.preparation import Log
     from coterie.errors import CoterieError
+    from coterie.inference import Releasing
     from coterie.keys import PrivateKeys
     from coterie.relay.engines import between_machines
     from coterie.rundir import REPORT, check_free, new_directory
@@ -53,6 +55,7 @@ def coordinate(
     from coterie.site.envelope import Sealing
     from coterie.site.proposal import Proposal
     from coterie.stopping import stoppable
+    from coterie.transcript import Transcript
 
     way = _way(engine, sites, kit)
     beside = proposal if proposal.is_dir() else proposal.parent
@@ -67,7 +70,14 @@ def coordinate(
         _watched(quiet=json_line) as watch,
         stoppable() as stop,
     ):
-        coordinator = Coordinator(content, keys, Sealing(content, keys, carry), beside / ROUNDS, watch=watch)
+        courses: list[Releasing] = []
+
+        def course_of(transcript: Transcript) -> Releasing:
+            courses.append(Releasing(transcript, _columns(content)))
+            return courses[0]
+
+        envelopes = Sealing(content, keys, carry)
+        coordinator = Coordinator(content, keys, envelopes, beside / ROUNDS, watch=watch, course_of=course_of)
         transcript, signed = run_all(coordinator, stop)
         if signed is None:
             typer.echo(
@@ -81,7 +91,7 @@ def coordinate(
             log.add(f"proposal {content.digest}: {content.plan.n_rounds} rounds among {', '.join(content.names)}")
             log.add(f"signed by {', '.join(content.names)}")
             with new_directory(directory) as partial:
-                _fill(partial, content, transcript, signed, log.text)
+                _fill(partial, content, transcript, courses[0].released if courses else None, signed, log.text)
             add_report(directory)
         try:
             # a page is for each site to make: nobody should open one that somebody else has sent
@@ -117,10 +127,29 @@ def _is_result_of(directory: Path, proposal: "Proposal") -> bool:
     return (directory / "proposal.json").exists() and Read.read(directory).digest == proposal.digest
 
 
-def _fill(folder: Path, proposal: "Proposal", transcript: Any, signed: dict[str, Any], log: str) -> None:
-    from coterie.certificate import make_certificate
-    from coterie.cli.spec.execution import fill_run, model_of
+def _columns(proposal: "Proposal") -> "Columns":
+    from coterie.cli.spec.execution import columns_of
     from coterie.errors import InputError
+
+    if proposal.schema is None:
+        raise InputError("proposal: it has no schema; one that `coterie propose` made is needed")
+    names = proposal.schema.feature_names
+    return columns_of(proposal.schema, names, proposal.plan.facts, intercept=proposal.intercept)
+
+
+def _fill(
+    folder: Path,
+    proposal: "Proposal",
+    transcript: Any,
+    moments: "Released | None",
+    signed: dict[str, Any],
+    log: str,
+) -> None:
+    from coterie.certificate import make_certificate
+    from coterie.cli.spec.execution import fill_run, interval_files, model_of
+    from coterie.errors import InputError
+    from coterie.inference import conclude
+    from coterie.inference.result import LEVEL
 
     if proposal.schema is None:
         raise InputError("proposal: it has no schema; one that `coterie propose` made is needed")
@@ -133,10 +162,16 @@ def _fill(folder: Path, proposal: "Proposal", transcript: Any, signed: dict[str,
         design="schema",
         sites=signed,
     )
-    model, schema = None, proposal.schema
+    model, schema, inference = None, proposal.schema, None
+    texts = {"proposal.json": proposal.to_json()}
+    if moments is not None:
+        seeded = proposal.seed is not None
+        inference = conclude(proposal.plan, moments, _columns(proposal), delta=proposal.delta, reproducible=seeded)
+        texts |= interval_files(moments, inference, LEVEL)
     if transcript.complete:
-        model = model_of(transcript, schema, schema.feature_names, intercept=proposal.intercept)
-    fill_run(folder, transcript, certificate, {"proposal.json": proposal.to_json()}, log, model)
+        names = schema.feature_names
+        model = model_of(transcript, schema, names, intercept=proposal.intercept, inference=inference)
+    fill_run(folder, transcript, certificate, texts, log, model)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from coterie.privacy.noise import KeyedEntropy
 
 RUN, PROGRESS = "run.json", "progress.json"
 _TAG_BYTES = 32
-_OURS = (RUN, PROGRESS, "records-*", "releases-*.npy", "private-*.npy", ".*.json", ".*.npy")
+_OURS = (RUN, PROGRESS, "records-*", "releases-*.npy", "private-*.npy", "moments-*.npy", ".*.json", ".*.npy")
 
 
 class Checkpoint:
@@ -148,6 +148,14 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise InputError(f"checkpoint: {str(self.directory)!r} is not complete ({error})") from None
         return np.concatenate(blocks), private
+
+    def save_moments(self, number: int, at: np.ndarray, total: np.ndarray) -> None:
+        """Rank 0: what was released after the rounds, and at which model."""
+        self._save(f"moments-{number}.npy", np.concatenate([at, total]))
+
+    def load_moments(self, number: int, n_coefficients: int) -> tuple[np.ndarray, np.ndarray]:
+        both = self._load(f"moments-{number}.npy")
+        return both[:n_coefficients], both[n_coefficients:]
 
     def finish(self) -> None:
         """Rank 0, after the last round: away with the key, and with what only a run that goes on has use for."""

@@ -23,6 +23,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.in_process import Paths
+from coterie.engines.moments import Course, n_moments, release_on_ranks
 from coterie.engines.own_steps import OwnSteps
 from coterie.engines.xla import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
@@ -156,12 +157,15 @@ def run(
     comm: Any = None,
     progress: Progress | None = None,
     paths: Paths | None = None,
+    course_of: Callable[[Transcript], Course] | None = None,
 ) -> Transcript | None:
     """Execute the plan; rank 0 gets the transcript, the others None.
 
     shard_of: the records of a party; asked for own parties only. every: rounds from one checkpoint to the next.
     identity: what, besides plan, seed and ranks, a run that goes on must have in common with the one that began.
     paths: as for the in-process engine.
+    course_of: at rank 0, where the moments of a plan that has them are taken once all rounds are done; without it they
+        are not released.
     """
     comm = world() if comm is None else comm
     check(plan, comm.size, checkpoint)
@@ -192,10 +196,17 @@ def run(
         if saved is not None and comm.bcast(_together(comm, lambda: saved.finished)):
             _together(comm, lambda: saved.check(common))
             releases, _ = _together(comm, lambda: saved.load(plan.n_rounds, 0))
-            return _gathered(plan, comm, releases, reproducible=isinstance(noise, Seeded))
+            transcript = _gathered(plan, comm, releases, reproducible=isinstance(noise, Seeded))
+            if transcript is not None and course_of is not None:
+                course = course_of(transcript)
+                for number in range(n_moments(plan)):
+                    course.hear(*saved.load_moments(number, plan.problem.n_coefficients(plan.facts)))
+            return transcript
         rank = _together(comm, ready)
         _together(comm, lambda: saved.records_known() if saved is not None and comm.rank == 0 else None)
         transcript = rank.go(saved, every, progress)
+        course = None if transcript is None or course_of is None else course_of(transcript)
+        rank.release_moments(course, saved)
         if saved is not None and comm.rank == 0:
             saved.finish()
         return transcript
@@ -280,6 +291,17 @@ class _Rank:
         if progress is not None and self.comm.rank == 0:
             progress(n_rounds, n_rounds)
         return transcript
+
+    def release_moments(self, course: Course | None, saved: Checkpoint | None) -> None:
+        """What follows the rounds, told to rank 0's course; what was saved before is released again, under the same
+        noise."""
+        for number in range(n_moments(self.plan)) if self.comm.bcast(course is not None) else ():
+            at = self.comm.bcast(_together(self.comm, lambda: None if course is None else course.at))
+            total = release_on_ranks(self.plan, self.own.tolist(), self.shards, number, at, self.source, self.comm)
+            if course is not None:
+                course.hear(at, total)
+                if saved is not None:
+                    saved.save_moments(number, at, total)
 
     def _again(self, saved: Checkpoint) -> list[np.ndarray]:
         """What was released before, and the public state that follows from it."""

@@ -14,6 +14,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.argmin import ArgminRounds
 from coterie.engines.in_process import Paths, Work, choose
+from coterie.engines.moments import sent_by
 from coterie.engines.rounds import Program
 from coterie.engines.xla import simple_code
 from coterie.minimisers import unless_missed
@@ -203,6 +204,11 @@ class OneParty:
         grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
         masks = unit_noise(jnp.asarray(units[0][0, 0]), jnp.asarray(self.pairs.steps(t, self.d)))
         return after, np.asarray(channel.message(own, grant, masks).value)
+
+    def moments(self, number: int, at: np.ndarray) -> np.ndarray:
+        """What is sent of a release after the rounds, taken at a public model."""
+        [shard] = self.steps.shards
+        return sent_by(self.plan, self.party, shard, number, at, self.source, self.pairs)
 
 
 def noised_sum(plan: Plan, t: int, contributions: np.ndarray, source: NoiseSource) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Coefficients with intervals, from the moments that a plan releases at its model."""
 
+import functools
 import json
 import math
 import weakref
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.data.federation import Federation
+from coterie.engines.moments import derivative_stds, derivatives_of, n_moments, release
 from coterie.errors import InputError
 from coterie.inference.columns import Columns
 from coterie.inference.estimate import Equations, Stage
-from coterie.inference.releases import derivative_stds, release_derivatives, release_second_moment
 from coterie.inference.result import Inference, Setting
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
+from coterie.privacy.moments import unpacked
 from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems import Huber, Logistic, Multinomial, Squared
 from coterie.transcript import Transcript
@@ -40,6 +42,13 @@ class Released(NamedTuple):
     gradients: list[np.ndarray]
     hessians: list[np.ndarray]
     second_moment: np.ndarray | None
+
+    def in_order(self) -> Iterator[np.ndarray]:
+        """Release by release, gradient and Hessian or the second moment, as those who took part sign them."""
+        for gradient, hessian in zip(self.gradients, self.hessians, strict=True):
+            yield np.append(gradient, hessian)
+        if self.second_moment is not None:
+            yield self.second_moment.ravel()
 
     def to_json(self) -> str:
         def plain(value: Any) -> Any:
@@ -107,19 +116,50 @@ def release_moments(transcript: Transcript, federation: Federation, columns: Col
         if id(transcript) in _RELEASED:
             raise InputError("transcript: its moments were released before, and are paid for once; run the plan again")
         _RELEASED[id(transcript)] = transcript
-    released = Released([], [], [], None)
-    model = transcript.models[0]
-    work = _Work.of(plan, columns)
-    for k in range(len(plan.moments.multipliers)):
-        released.models.append(model)
-        gradient, hessian = release_derivatives(plan, federation, k, model, source)
-        released.gradients.append(gradient)
-        released.hessians.append(hessian)
-        model = work.basis @ work.equations(released).next_model(plan.facts.row_norm)
-    if plan.moments.second_moment_multiplier is not None:
-        at = work.basis @ work.shrunk(released)
-        released = released._replace(second_moment=release_second_moment(plan, federation, at, source))
-    return released
+    course = Releasing(transcript, columns)
+    for number in range(n_moments(plan)):
+        at = course.at
+        course.hear(at, release(plan, federation, number, at, source))
+    return course.released
+
+
+class Releasing:
+    """Where the moments of a complete run are taken, one after the other, and what was released so far."""
+
+    def __init__(self, transcript: Transcript, columns: Columns) -> None:
+        """columns: they say along what no data can tell coefficients apart."""
+        self.plan, self._start, self._columns = transcript.plan, transcript.models[0], columns
+        self.released = Released([], [], [], None)
+
+    @functools.cached_property
+    def _work(self) -> "_Work":
+        return _Work.of(self.plan, self._columns)
+
+    @property
+    def at(self) -> np.ndarray:
+        """The model of the next release: that of the rounds, then of all that was released."""
+        moments = self.plan.moments
+        assert moments is not None
+        if not self.released.models:
+            return self._start
+        if len(self.released.models) == len(moments.multipliers):
+            return self._work.basis @ self._work.shrunk(self.released)
+        return self._work.basis @ self._work.equations(self.released).next_model(self.plan.facts.row_norm)
+
+    def hear(self, at: np.ndarray, total: np.ndarray) -> None:
+        """The noised sum over all parties of what was asked for at this model."""
+        moments, number = self.plan.moments, len(self.released.models)
+        assert moments is not None
+        if number == len(moments.multipliers):
+            p = self.plan.problem.n_coefficients(self.plan.facts)
+            self.released = self.released._replace(second_moment=unpacked(total, p))
+            return
+        self.keep(at, *derivatives_of(self.plan, number, total))
+
+    def keep(self, at: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> None:
+        self.released.models.append(at)
+        self.released.gradients.append(gradient)
+        self.released.hessians.append(hessian)
 
 
 class _Work(NamedTuple):

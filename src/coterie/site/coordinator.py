@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.certificate.signatures import check_statement, section
-from coterie.engines.own_steps import noised_sum
+from coterie.engines.moments import Course
 from coterie.engines.xla import set_up
 from coterie.errors import CoterieError, InputError
 from coterie.keys import PrivateKeys, SignatureError
@@ -28,6 +28,7 @@ from coterie.site.messages import (
     decoded,
     encoded,
     pack,
+    packed_array,
     unpack,
     unpacked_array,
 )
@@ -44,7 +45,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 class Progress(NamedTuple):
     """Where a run is: for whoever watches."""
 
-    # "opening", "round", "signing", "handing out"
+    # "opening", "round", "releases for intervals", "signing", "handing out"
     phase: str
     round: int
     n_rounds: int
@@ -60,10 +61,20 @@ class PartyError(CoterieError):
 
 
 class Coordinator:
-    """`folder` keeps what was released; a run that was cut off goes on from it."""
+    """`folder` keeps what was released; a run that was cut off goes on from it.
+
+    course_of: where the moments of a plan that has them are taken, once all rounds are done.
+    """
 
     def __init__(
-        self, proposal: Proposal, keys: PrivateKeys, exchange: Exchange, folder: Path, *, watch: Watch | None = None
+        self,
+        proposal: Proposal,
+        keys: PrivateKeys,
+        exchange: Exchange,
+        folder: Path,
+        *,
+        watch: Watch | None = None,
+        course_of: Callable[[Transcript], Course] | None = None,
     ) -> None:
         if keys.identity != proposal.coordinator:
             raise InputError(
@@ -72,8 +83,10 @@ class Coordinator:
             )
         self.proposal, self.plan, self.keys, self.exchange = proposal, proposal.plan, keys, exchange
         self.folder, self.watch = folder, watch
-        self.d = self.plan.problem.n_coefficients(self.plan.facts)
         self.form = RoundForm(proposal)
+        if self.plan.moments is not None and course_of is None:
+            raise InputError("course_of: got none for a plan with moments; where they are taken is needed")
+        self._course_of, self._course = course_of, None
         # of every round, as sites are told
         self.packets: list[list[bytes]] = []
         self.releases: list[np.ndarray] = []
@@ -92,19 +105,27 @@ class Coordinator:
             self._resume()
             opening = self._packed("open")
             self._ask_all("opening", self.proposal.names, lambda party: opening, self._opened, kind="ready")
-            for t in range(len(self.releases), self.plan.n_rounds):
+            for t in range(len(self.packets), self.form.n_releases):
                 self._round(t)
         return self.transcript
 
     @property
+    def course(self) -> Course:
+        """It has heard what was released after the rounds, in order."""
+        if self._course is None:
+            assert self._course_of is not None
+            self._course = self._course_of(self.transcript)
+        return self._course
+
+    @property
     def transcript(self) -> Transcript:
-        empty = np.zeros((0, self.plan.release_width, self.d))
+        empty = np.zeros((0, self.plan.release_width, self.form.size(0)))
         releases = np.stack(self.releases) if self.releases else empty
         return Transcript(self.plan, releases[None], self.source.reproducible)
 
     def signatures(self) -> dict[str, Any]:
         """What every site has signed about this run, checked, as a certificate holds it."""
-        end = self.plan.n_rounds
+        end = self.form.n_releases
         found = self._ask_all(
             "signing", self.proposal.names, lambda name: self._told("finish", name, end), self._signed, kind="signature"
         )
@@ -124,14 +145,19 @@ class Coordinator:
         self.known[message.sender] = message["known"]
 
     def _round(self, t: int) -> None:
-        workers, form = self.form.workers(t), self.form
+        workers, form, of_rounds = self.form.workers(t), self.form, t < self.plan.n_rounds
+        request = {"round": t} if of_rounds else {"round": t, "model": self._model(t)}
         answers = self._ask_all(
-            "round", workers, lambda party: self._told("round", party, t), lambda m: self._sent(t, m), kind=form.sent
+            "round" if of_rounds else "releases for intervals",
+            workers,
+            lambda party: self._told("round" if of_rounds else "moments", party, t, **request),
+            lambda m: self._sent(t, m),
+            kind=form.sent,
         )
         self.known.update(dict.fromkeys(workers, t))
         values, packets = zip(*(answers[name] for name in workers), strict=True)
         if form.curated:
-            total = noised_sum(self.plan, t, np.stack(values), self.source)
+            total = form.noised_sum(t, np.stack(values), self.source)
             values, packets = [total], [self._packed("sum", round=t, value=total)]
         try:
             released = form.released(t, list(values))
@@ -139,12 +165,22 @@ class Coordinator:
             raise PartyError(f"round {t} cannot be used ({error}); the run ends, as was agreed") from None
         # what leaves here is on disk first: a sum that was noised is never noised anew
         write_whole(self._file(t), encoded(list(packets)))
-        self._keep(list(packets), released)
+        self._keep(t, list(packets), released)
 
-    def _keep(self, packets: list[bytes], released: np.ndarray) -> None:
+    def _model(self, t: int) -> np.ndarray:
+        """Where the moments numbered so are taken: once asked for, always there."""
+        path = self.folder / f"model-{t:06d}"
+        if not path.exists():
+            write_whole(path, packed_array(self.course.at))
+        return unpacked_array(path.read_bytes(), (self.form.size(0),))
+
+    def _keep(self, t: int, packets: list[bytes], released: np.ndarray) -> None:
+        if t < self.plan.n_rounds:
+            self.releases.append(released)
+        else:
+            self.course.hear(self._model(t), released.sum(axis=0))
         self.packets.append(packets)
-        self.releases.append(released)
-        self.chain.add(released)
+        self.chain.add(self.form.signed(t, released))
 
     def _sent(self, t: int, message: Message) -> tuple[np.ndarray, bytes]:
         """What a party has sent in round t, checked, and the packet itself."""
@@ -153,7 +189,7 @@ class Coordinator:
         if message["round"] != t:
             raise MessageError(f"an answer to round {message['round']} instead of {t}")
         content = self.keys.open_sealed(message["sealed"], seal_context(self.proposal.digest, t, message.sender))
-        return unpacked_array(content, (self.d,)), message.packet
+        return unpacked_array(content, (self.form.size(t),)), message.packet
 
     def _resume(self) -> None:
         """What was released before, checked as if it came in now."""
@@ -162,7 +198,7 @@ class Coordinator:
             raise InputError(f"run: {str(self.folder)!r} holds a run of another proposal; choose another folder")
         if not name.exists():
             write_whole(name, self.proposal.to_json().encode())
-        while (path := self._file(t := len(self.releases))).exists():
+        while (path := self._file(t := len(self.packets))).exists():
             try:
                 packets = decoded(path.read_bytes())
                 values = [self._stored(t, packet) for packet in packets]
@@ -171,7 +207,7 @@ class Coordinator:
                 raise InputError(
                     f"run: {str(path)!r} cannot be read ({error}); remove it to ask for that round again"
                 ) from None
-            self._keep(packets, released)
+            self._keep(t, packets, released)
 
     def _stored(self, t: int, packet: bytes) -> np.ndarray:
         message = unpack(packet)
@@ -189,10 +225,9 @@ class Coordinator:
     def _packed(self, kind: str, **fields: Any) -> bytes:
         return pack(kind, self.proposal.digest, COORDINATOR, self.keys, **fields)
 
-    def _told(self, kind: str, party: str, until: int) -> bytes:
+    def _told(self, kind: str, party: str, until: int, **more: Any) -> bytes:
         """A request with all that the party has not heard yet of rounds before `until`."""
         first = min(self.known[party], until)
-        more = {"round": until} if kind == "round" else {}
         return self._packed(kind, first=first, heard=self.packets[first:until], **more)
 
     def _ask_all(

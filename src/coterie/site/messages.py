@@ -31,6 +31,8 @@ REQUESTS = {
     # asked by the coordinator
     "open": (),
     "round": ("round", "first", "heard"),
+    # after the last round, for intervals: at a model that follows from what was released
+    "moments": ("round", "first", "heard", "model"),
     "finish": ("first", "heard"),
     "result": ("files",),
 }
@@ -217,6 +219,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     # how many rounds a site has heard
     "known": _is_round,
     "heard": _is_heard,
+    "model": functools.partial(_is_array, "<f8"),
     "value": functools.partial(_is_array, "<f8"),
     "steps": functools.partial(_is_array, "<i8"),
     "sealed": functools.partial(_is_bytes, LARGEST_PACKET),

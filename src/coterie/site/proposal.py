@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from coterie.certificate import make_certificate, price, shown_loss
 from coterie.certificate.certificate import plain
 from coterie.data import Schema
+from coterie.engines.moments import moment_size, n_moments
 from coterie.errors import InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity
@@ -212,8 +214,6 @@ def check_plan(plan: Plan) -> None:
         raise InputError(
             f"selection: got {algorithm.selection}; noise of pairs cancels where everybody works in every round"
         )
-    if plan.moments is not None:
-        raise InputError("inference: got a plan with releases for intervals; between sites there are none yet")
     if algorithm.selection.secret:
         raise InputError(
             f"selection: got {algorithm.selection}; the coordinator would know a secret selection, so no loss that "
@@ -243,15 +243,19 @@ def check_plan(plan: Plan) -> None:
 def most_told(plan: Plan) -> int:
     """Bytes of the longest message to a site: it hears, when it works and at the end, all packets since it last did."""
     name = max(len(name.encode()) for name in (*plan.facts.parties, COORDINATOR))
-    packet = 8 * plan.problem.n_coefficients(plan.facts) + name + _AROUND_NUMBERS
+    p, everybody = plan.problem.n_coefficients(plan.facts), plan.facts.n_parties
+    packet = 8 * p + name + _AROUND_NUMBERS
     works, curated = plan.participation, isinstance(plan.algorithm.channel, Curator)
     if works is None:
-        most = 1 if curated else plan.facts.n_parties
+        most = 1 if curated else everybody
     else:
         before = np.cumsum([0, *([1] * plan.n_rounds if curated else works.sum(axis=1))])
         heard = [before[np.flatnonzero([*of_party, True])] for of_party in works.T]
         most = max(int(np.diff(packets, prepend=0).max()) for packets in heard)
-    return packet * most + _AROUND_NUMBERS
+    # after the rounds, what everybody released last, and the next model
+    sizes = [8 * moment_size(plan, number) + name + _AROUND_NUMBERS for number in range(n_moments(plan))]
+    of_moments = max(sizes, default=0) * (1 if curated else everybody) + 8 * p * bool(sizes)
+    return max(packet * most, of_moments) + _AROUND_NUMBERS
 
 
 # --- a page for people who decide -------------------------------------------------------------------------------------
@@ -300,6 +304,7 @@ def _page(proposal: Proposal) -> str:
             f"- In round {t}, in their place: {other}, as many numbers, noised by the same rule."
             for t, other in enumerate(plan.algorithm.first_rounds, start=1)
         ),
+        *_after_the_rounds(plan),
         f"- To {to_whom}.",
         "- At the end, a signature under the certificate of the run. Nothing else.",
         "",
@@ -356,6 +361,13 @@ def _page(proposal: Proposal) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _after_the_rounds(plan: Plan) -> Iterator[str]:
+    names = {"derivatives": "gradient and Hessian", "second_moment": "the second moment of gradients"}
+    for number, granted in enumerate(plan.moment_grants(0)):
+        numbers = f"{names[granted.purpose]} of its records, {moment_size(plan, number)} numbers"
+        yield f"- After the rounds, once, for intervals: {numbers}, over the same channel, noised by their own rule."
 
 
 def _allowed(column: Any) -> str:

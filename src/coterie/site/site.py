@@ -2,6 +2,7 @@
 
     open     the run is approved, its price is reserved in the ledger           -> ready
     round    what was heard is checked; the site's step; commit, then           -> what `site.rounds` says
+    moments  the same after the rounds, at a model, for intervals               -> what `site.rounds` says
     finish   everything released is checked, and signed with the ledger entry   -> signature
     result   the run's directory, checked against what was signed               -> kept
 
@@ -33,12 +34,14 @@ from coterie.plan import Plan
 from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.pairs import PairStreams, pair_secret
 from coterie.rundir import SUMS, files_of, new_directory, sums
+from coterie.serialise import read_json
 from coterie.site.envelope import opened_request, sealed_answer
 from coterie.site.messages import (
     COORDINATOR,
     REQUESTS,
     Message,
     MessageError,
+    numbers,
     pack,
     packed_array,
     unpack,
@@ -217,7 +220,13 @@ class Site:
         if run is None:
             run = _Run(self, proposal)
         self._runs[message.run] = run
-        answers = {"open": run.open, "round": run.round, "finish": run.finish, "result": run.result}
+        answers = {
+            "open": run.open,
+            "round": run.round,
+            "moments": run.moments,
+            "finish": run.finish,
+            "result": run.result,
+        }
         return answers[message.kind](message)
 
 
@@ -229,8 +238,6 @@ class _Run:
         self.digest = proposal.digest
         self.party = proposal.party_of(site.keys.identity)
         self.form = RoundForm(proposal)
-        # None: everybody in every round
-        self.works = self.plan.participation
         self.chain, self.released, self.heard = ReleaseChain(self.digest), [], []
         self.chains = [self.chain.hexdigest]
         self.step: OneParty | None = None
@@ -255,7 +262,7 @@ class _Run:
             plan=plan.digest,
             price=price_of(proposal, self.party),
             terms=terms_of(plan),
-            rounds=plan.n_rounds,
+            rounds=self.form.n_releases,
             what=proposal.title,
             by=proposal.coordinator.fingerprint,
         )
@@ -265,42 +272,67 @@ class _Run:
 
     def round(self, message: Message) -> bytes:
         t = message["round"]
-        if t >= self.plan.n_rounds or (self.works is not None and not self.works[t, self.party]):
+        if t >= self.plan.n_rounds or not self.form.works(t, self.party):
             raise MessageError(f"round {t}, in which this site does not work")
+        known = self._answered(message)
+        if known is not None:
+            return known
+        step = self._ready_step()
+        after, value = step.work()
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(after)]
+
+        def keep() -> None:
+            if leaves:
+                self.site.store.save_state(self.digest, t, leaves)
+
+        reply = self._committed(t, value, self._request_digest(t), keep)
+        step.private = after
+        return reply
+
+    def moments(self, message: Message) -> bytes:
+        """Any public model will do: the price is that of the worst."""
+        t, number = message["round"], message["round"] - self.plan.n_rounds
+        if number < 0 or t >= self.form.n_releases:
+            raise MessageError(f"moments numbered {number}; the plan has {self.form.n_releases - self.plan.n_rounds}")
+        model = numbers(message["model"], (self.plan.problem.n_coefficients(self.plan.facts),))
+        known = self._answered(message)
+        if known is not None:
+            return known
+        return self._committed(t, self._ready_step().moments(number, model), self._request_digest(t, model))
+
+    def _answered(self, message: Message) -> bytes | None:
+        """The reply to a round that was asked for before, or that more must be told first; what was told is heard."""
+        t = message["round"]
         self._check_reserved()
         behind = self._hear(message, t)
         if behind is not None:
             return behind
-        ledger = self.site.ledger
-        stored = ledger.reply(self.digest, t)
-        if stored is not None:
-            return stored
-        if t != self.known:
+        stored = self.site.ledger.reply(self.digest, t)
+        if stored is None and t != self.known:
             raise MessageError(f"round {t} after {self.known} rounds were heard; it was not asked for in time")
-        step = self._ready_step()
-        after, value = step.work()
+        return stored
+
+    def _committed(self, t: int, value: np.ndarray, request: str, keep: Callable[[], None] = lambda: None) -> bytes:
+        """`value` as the one reply to this round."""
         if not np.isfinite(value).all():
             raise LocalSolveError(f"round {t} could not be computed to the plan's tolerance; nothing of it left")
         reply = self._packed(t, value)
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(after)]
-        if leaves:
-            self.site.store.save_state(self.digest, t, leaves)
+        keep()
         # from here on this is the one reply of this round
-        reply = ledger.commit(self.digest, t, reply, self._request_digest(t))
-        step.private = after
+        reply = self.site.ledger.commit(self.digest, t, reply, request)
         self.site.store.log("released", run=self.digest, round=t, bytes=len(reply))
         return reply
 
     def finish(self, message: Message) -> bytes:
         self._check_reserved()
-        behind = self._hear(message, self.plan.n_rounds)
+        behind = self._hear(message, self.form.n_releases)
         if behind is not None:
             return behind
         proposal, site = self.proposal, self.site
         booked = site.ledger.reservation(self.digest)
         assert booked is not None
-        meant = range(self.plan.n_rounds) if self.works is None else np.flatnonzero(self.works[:, self.party]).tolist()
-        if sorted(booked.committed) != list(meant):
+        meant = [t for t in range(self.form.n_releases) if self.form.works(t, self.party)]
+        if sorted(booked.committed) != meant:
             raise MessageError("the end of a run in which this site was not asked whenever the plan says so")
         statement = make_statement(
             run=self.digest,
@@ -317,11 +349,12 @@ class _Run:
 
     def result(self, message: Message) -> bytes:
         """Keep the run's directory, if it is what this site has signed."""
-        if self.known != self.plan.n_rounds:
+        if self.known != self.form.n_releases:
             raise MessageError("the result of a run that this site has not seen to its end")
         place = self.site.store.result(self.digest)
         if not place.exists():
-            files, wanted = message["files"], files_of(True, ("proposal.json",))
+            files = message["files"]
+            wanted = files_of(True, ("proposal.json",), intervals=self.plan.moments is not None)
             for name in sorted(files.keys() ^ wanted):
                 raise MessageError(f"a result {'with' if name in files else 'without'} a file called {name!r}")
             with new_directory(place) as partial:
@@ -346,12 +379,27 @@ class _Run:
             raise MessageError("a certificate with another delta, or other randomness, than was proposed")
         if releases.shape[0] != 1 or not np.array_equal(releases[0], np.stack(self.released)):
             raise MessageError("a transcript of other releases than those of this run")
+        if self.plan.moments is not None:
+            self._check_moments(folder)
         if Proposal.read(folder).digest != self.digest:
             raise MessageError("a result with another proposal")
         if (folder / SUMS).read_bytes() != sums(folder).encode():
             raise MessageError(f"a result whose {SUMS} does not fit its files")
         if self.site.check_result is not None:
             self.site.check_result(folder)
+
+    def _check_moments(self, folder: Path) -> None:
+        """They are said to be taken where this site was asked for them."""
+        booked = self.site.ledger.reservation(self.digest)
+        assert booked is not None
+        try:
+            content = read_json("moments", (folder / "moments.json").read_text(encoding="utf-8"))
+            models = np.asarray(content["models"], dtype=float)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise MessageError(f"a result whose moments cannot be read ({type(error).__name__})") from None
+        for t, model in zip(range(self.plan.n_rounds, self.form.n_releases), models, strict=False):
+            if booked.committed[t][0] != self._request_digest(t, model):
+                raise MessageError("moments at another model than this site was asked for")
 
     # --- what the others released -----------------------------------------------------------------------------------
 
@@ -369,11 +417,11 @@ class _Run:
                     raise MessageError(f"round {t} told again with other content")
                 continue
             released = self._checked(t, packets)
-            step = self._ready_step()
-            step.hear(released)
-            self.released.append(released)
+            if t < self.plan.n_rounds:
+                self._ready_step().hear(released)
+                self.released.append(released)
             self.heard.append(digest)
-            self.chain.add(released)
+            self.chain.add(self.form.signed(t, released))
             self.chains.append(self.chain.hexdigest)
             self._restore(t)
         return None
@@ -403,7 +451,7 @@ class _Run:
         step = self._ready_step()
         leaves, shape = jax.tree.flatten(step.private)
         booked = self.site.ledger.reservation(self.digest)
-        if not leaves or booked is None or booked.last_round != t:
+        if not leaves or booked is None or booked.last_round != t or t >= self.plan.n_rounds:
             return
         loaded = self.site.store.load_state(self.digest, t, [np.shape(leaf) for leaf in leaves])
         step.private = jax.tree.unflatten(shape, loaded)
@@ -456,9 +504,10 @@ class _Run:
     def _reply(self, kind: str, **fields: Any) -> bytes:
         return pack(kind, self.digest, self.proposal.names[self.party], self.site.keys, **fields)
 
-    def _request_digest(self, t: int) -> str:
+    def _request_digest(self, t: int, model: np.ndarray | None = None) -> str:
         """Of everything that the reply to round t depends on, however it was told."""
-        return hashlib.sha256(f"{self.digest} {t} {self.chains[t]}".encode()).hexdigest()
+        at = "" if model is None else f" {np.ascontiguousarray(model, dtype='<f8').tobytes().hex()}"
+        return hashlib.sha256(f"{self.digest} {t} {self.chains[t]}{at}".encode()).hexdigest()
 
 
 def price_of(proposal: Proposal, party: int) -> Price:

@@ -15,11 +15,12 @@ import typer
 from coterie.certificate import Past
 from coterie.certificate.certificate import software
 from coterie.cli.ranks import ASKED_FILE, STOPPED
-from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of
+from coterie.cli.spec.execution import Outcome, Progress, charge, outcome_of, releasing
 from coterie.cli.spec.preparation import Prepared
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint
 from coterie.errors import InputError
+from coterie.inference import Releasing
 from coterie.machine import processor
 from coterie.privacy.noise import Seeded
 from coterie.spending import BudgetError, LedgerError, Spending
@@ -107,6 +108,11 @@ def execute_on_cluster(
 ) -> Outcome | None:
     """The outcome at the first process, None at the others."""
     comm, engine = mpi.world(), prepared.spec.engine
+    courses: list[Releasing] = []
+
+    def course_of(transcript: Transcript) -> Releasing:
+        courses.append(releasing(prepared, transcript))
+        return courses[0]
 
     def carry_out() -> Transcript | None:
         return mpi.run(
@@ -118,13 +124,14 @@ def execute_on_cluster(
             identity=_identity(prepared),
             comm=comm,
             progress=progress,
+            course_of=None if prepared.plan.moments is None else course_of,
         )
 
     if comm.rank != 0:
         carry_out()
         return None
     first: Callable[[], Any] = carry_out
-    return outcome_of(prepared, first, past, audit)
+    return outcome_of(prepared, first, past, audit, lambda _: courses[0].released if courses else None)
 
 
 def _noise(prepared: Prepared) -> Seeded | None:

@@ -22,7 +22,7 @@ from coterie.data.design import make_design, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError
 from coterie.facts import Facts
-from coterie.inference import Columns, Inference, Released, conclude, release_moments
+from coterie.inference import Columns, Inference, Released, Releasing, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.rundir import SUMS, files_of, new_directory, sums, transcript_name
 from coterie.site.proposal import Proposal
@@ -101,14 +101,20 @@ class Outcome:
             origin["proposal.json"] = self.proposal.to_json()
         intervals = dict[str, str]()
         if self.moments is not None and self.inference is not None and self.spec.inference is not None:
-            level = self.spec.inference.level
-            intervals["moments.json"] = self.moments.to_json()
-            intervals["intervals.json"] = self.inference.to_json(level)
-            intervals["intervals.csv"] = self.inference.to_csv(level)
-            intervals["intervals.txt"] = self.inference.summary(level) + "\n"
+            intervals = interval_files(self.moments, self.inference, self.spec.inference.level)
         model = self.model if self.transcript.complete else None
         texts, log = {**origin, **intervals}, self.log.text
         fill_run(folder, self.transcript, self.certificate, texts, log, model, self.result, self.references)
+
+
+def interval_files(moments: Released, inference: Inference, level: float) -> dict[str, str]:
+    """By name: what was released for intervals, and what it comes to, for programs and people."""
+    return {
+        "moments.json": moments.to_json(),
+        "intervals.json": inference.to_json(level),
+        "intervals.csv": inference.to_csv(level),
+        "intervals.txt": inference.summary(level) + "\n",
+    }
 
 
 def fill_run(
@@ -256,6 +262,14 @@ def execute(
         return release_moments(transcript, records.federation, columns, noise)
 
     return outcome_of(prepared, carry_out, past, audit, go_on)
+
+
+def releasing(prepared: Prepared, transcript: Transcript) -> Releasing:
+    """Where the moments of the spec's plan are taken, for engines that ask for them elsewhere."""
+    records = prepared.records
+    prepared.log.add("moments for intervals released")
+    columns = columns_of(records.schema, records.feature_names, transcript.plan.facts, intercept=records.intercept)
+    return Releasing(transcript, columns)
 
 
 def outcome_of(

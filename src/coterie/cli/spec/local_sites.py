@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.certificate import Past
-from coterie.cli.spec.execution import Outcome
+from coterie.cli.spec.execution import Outcome, releasing
 from coterie.cli.spec.preparation import Prepared
 from coterie.data.federation import Federation
 from coterie.errors import CoterieError, InputError
+from coterie.inference import Releasing
 from coterie.keys import PrivateKeys
 from coterie.plan import Plan
 from coterie.relay.engines import check_installed, on_this_machine
@@ -158,7 +159,13 @@ def execute_at_sites(
         # from here on, what was released is kept
         stop.patience = max(stop.patience, 1)
         exchange = Sealing(proposal, keys, running.watched(carry))
-        coordinator = Coordinator(proposal, keys, exchange, running.folder / "run", watch=watch)
+        courses: list[Releasing] = []
+
+        def course_of(transcript: Transcript) -> Releasing:
+            courses.append(releasing(prepared, transcript))
+            return courses[0]
+
+        coordinator = Coordinator(proposal, keys, exchange, running.folder / "run", watch=watch, course_of=course_of)
         transcript, signed = coordinate(coordinator, stop)
         # until whoever called this has written it
         stop.patience = math.inf
@@ -175,6 +182,7 @@ def execute_at_sites(
         certificate=certificate,
         seconds=time.perf_counter() - started,
         log=log,
+        moments=courses[0].released if signed is not None and courses else None,
         proposal=proposal,
     )
 

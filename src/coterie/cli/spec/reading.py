@@ -171,8 +171,6 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
     schema = _schema(content.get("schema"), data, path.parent)
     parties = parties_of(content.get("parties", {}), data, schema[0])
     spec = Spec.of(content, text, path, data=data, schema=schema, parties=parties, engine=engine)
-    if spec.inference is not None and spec.engine.name != "in-process":
-        raise InputError(f"inference: got one with the engine {spec.engine.name!r}; 'in-process' is needed")
     if spec.inference is not None and data.preprocessing == "papers":
         raise InputError("inference: got one with the papers' preprocessing, which has no units; 'public' is needed")
     return spec

@@ -23,7 +23,7 @@ from coterie.keys import Identity
 from coterie.plan import Plan
 from coterie.site.proposal import LARGEST_NORM, Proposal
 
-SECTIONS = ("study", "schema", "parties", "bounds", "problem", "privacy", "algorithm", "engine")
+SECTIONS = ("study", "schema", "parties", "bounds", "problem", "privacy", "algorithm", "inference", "engine")
 _NEEDED = ("schema", "parties", "privacy")
 
 

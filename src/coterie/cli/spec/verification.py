@@ -3,8 +3,11 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, package_digest, software
@@ -30,7 +33,7 @@ from coterie.cli.spec.reading import (
 from coterie.data import Label, Schema
 from coterie.errors import InputError, short
 from coterie.facts import Facts
-from coterie.inference import Inference, Released, conclude
+from coterie.inference import Columns, Inference, Released, Releasing, conclude
 from coterie.promise import Privacy
 from coterie.rundir import REPORT, SUMS, files_of, transcript_name
 from coterie.serialise import read_json
@@ -140,7 +143,10 @@ def _check_run(directory: Path, certificate: Certificate, *, report: bool) -> tu
     agreeing = ["plan.json", "transcript", "summary.json", *sorted(origin)]
     source = Source(None, None, intercept=False, tested=False)
     if "proposal.json" in origin:
-        source = _check_proposal(Proposal.read(directory), transcript, certificate)
+        released: Iterable[np.ndarray] = ()
+        if complete and with_intervals:
+            released = Released.from_json(_text(directory / "moments.json"), certificate.plan).in_order()
+        source = _check_proposal(Proposal.read(directory), transcript, released, certificate)
     if "spec.toml" in origin:
         text = _text(directory / "spec.toml")
         source = _check_spec(text, directory / "spec.toml", certificate)
@@ -232,10 +238,13 @@ def _check_intervals(directory: Path, transcript: Transcript, certificate: Certi
     if level is None:
         raise InputError("certificate: it pays for intervals that no spec here asks for")
     names = schema.feature_names if source.records is None else source.records.feature_names
+    columns = columns_of(schema, names, plan.facts, intercept=source.intercept)
+    released = Released.from_json(_text(directory / "moments.json"), plan)
+    _check_models(transcript, released, columns)
     inference = conclude(
         plan,
-        Released.from_json(_text(directory / "moments.json"), plan),
-        columns_of(schema, names, plan.facts, intercept=source.intercept),
+        released,
+        columns,
         delta=certificate.delta,
         reproducible=transcript.reproducible,
     )
@@ -245,6 +254,14 @@ def _check_intervals(directory: Path, transcript: Transcript, certificate: Certi
         if certificate.document["software"]["package_digest"] == package_digest() and _text(directory / name) != text:
             raise InputError(f"certificate: {name} does not say what intervals.json says")
     return inference
+
+
+def _check_models(transcript: Transcript, released: Released, columns: Columns) -> None:
+    """Moments were taken where what was released before says."""
+    course = Releasing(transcript, columns)
+    for model, gradient, hessian in zip(released.models, released.gradients, released.hessians, strict=True):
+        compare("moments.json: models.", course.at.tolist(), model.tolist(), near_zero=_NEAR_ZERO)
+        course.keep(model, gradient, hessian)
 
 
 def _check_model(stated: Any, transcript: Transcript, source: Source, inference: Inference | None) -> None:
@@ -274,7 +291,9 @@ def _check_model(stated: Any, transcript: Transcript, source: Source, inference:
     compare("model.json: ", implied, stated, near_zero=_NEAR_ZERO)
 
 
-def _check_proposal(proposal: Proposal, transcript: Transcript, certificate: Certificate) -> Source:
+def _check_proposal(
+    proposal: Proposal, transcript: Transcript, moments: Iterable[np.ndarray], certificate: Certificate
+) -> Source:
     """It is the one that every site has signed a run of, and this is what they have signed."""
     if proposal.plan.digest != certificate.plan.digest:
         raise InputError("certificate: proposal.json proposes another plan than is certified")
@@ -287,7 +306,7 @@ def _check_proposal(proposal: Proposal, transcript: Transcript, certificate: Cer
             raise InputError("certificate: it is not signed by the keys that proposal.json pins for the parties")
         sites = certificate.document["sites"]
         chain = ReleaseChain(proposal.digest)
-        for released in transcript.releases[0]:
+        for released in (*transcript.releases[0], *moments):
             chain.add(released)
         if (sites["proposal"], sites["transcript"]) != (proposal.digest, chain.hexdigest):
             raise InputError("certificate: the sites have signed another proposal, or other releases, than are here")
