@@ -1,5 +1,5 @@
-"""The machine: its cores, whether it has Numba, and where programs that were compiled for it are kept, under
-`$XDG_CACHE_HOME/coterie`.
+"""The machine: its cores and worker processes, whether it has Numba, and where programs that were compiled for it are
+kept, under `$XDG_CACHE_HOME/coterie`.
 
 Machine code fits one kind of processor, so each kind has a folder of its own. Whoever can write there can have code
 executed, so a folder is used only if nobody but its owner can write to it or put another in its place.
@@ -8,10 +8,12 @@ executed, so a folder is used only if nobody but its owner can write to it or pu
 import contextlib
 import functools
 import hashlib
+import multiprocessing
 import os
 import platform
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -111,6 +113,19 @@ def n_cores() -> int:
 def on_cores(work: Callable[[Part], Done], parts: Iterable[Part]) -> list[Done]:
     with ThreadPoolExecutor(n_cores()) as cores:
         return list(cores.map(work, parts))
+
+
+def end_with_parent() -> None:
+    """In a worker process: it must not go on computing for a starter that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @functools.cache

@@ -1,6 +1,10 @@
-"""Compiled programs are read from folders that nobody else can write to, and from no others."""
+"""Compiled programs are read from folders that nobody else can write to, and from no others; workers end in time."""
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +64,29 @@ def test_the_size_is_bounded_and_the_oldest_go_first(home, monkeypatch):
         os.utime(folder / name, (10**9 - age, 10**9 - age))
     assert cache_folder("xla") == folder
     assert {path.name for path in folder.iterdir()} == {"new", "older"}
+
+
+STARTER = """
+import multiprocessing, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from coterie.machine import end_with_parent
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=end_with_parent)
+    pool.submit(time.sleep, 60)
+    while not pool._processes:
+        time.sleep(0.01)
+    print(*pool._processes, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_worker_ends_with_whoever_started_it(tmp_path):
+    (tmp_path / "starter.py").write_text(STARTER)
+    with subprocess.Popen([sys.executable, tmp_path / "starter.py"], stdout=subprocess.PIPE, text=True) as starter:
+        worker = int(starter.stdout.readline())
+        starter.kill()
+    end = time.monotonic() + 30
+    while Path(f"/proc/{worker}/cmdline").exists() and Path(f"/proc/{worker}/cmdline").read_bytes():
+        assert time.monotonic() < end, "it still runs"
+        time.sleep(0.05)

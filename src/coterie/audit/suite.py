@@ -30,6 +30,7 @@ from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of, path_instances
 from coterie.audit.recording import Workbench
 from coterie.errors import CoterieError, InputError
+from coterie.machine import end_with_parent
 from coterie.plan import Plan
 from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.noise import NoiseSource
@@ -179,6 +180,7 @@ def _spread(found: list[Instance | tuple[str, str]], options: Settings, workers:
 
 def _share_compiled(directory: str) -> None:
     """Neighbouring data sets and many instances run the same program: it is compiled once."""
+    end_with_parent()
     jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -21,6 +21,7 @@ import numpy as np
 
 import coterie
 from coterie.errors import InputError, MissingExtraError
+from coterie.machine import end_with_parent
 from coterie.papers.figure import Choice, Claim, Curve, Curves, Figure, Scale, find
 from coterie.rundir import new_directory
 
@@ -86,7 +87,7 @@ class _Workers:
         if workers <= 1:
             return
         # JAX does not survive a fork
-        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=end_with_parent)
         tasks: dict[Any, list[tuple[str, str, Scale]]] = {}
         for figure, scale in zip(figures, scales, strict=True):
             for name in figure.parts if not _there(out / figure.name) else ():
