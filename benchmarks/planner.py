@@ -1,17 +1,18 @@
 """Is the planner honest on data it has not seen? Regret, bands and usefulness, each data set left out in turn.
 
     python benchmarks/planner.py                     tables from benchmarks/results/planner_grid.npz
+    python benchmarks/planner.py --steeper           what forecast.STEEPER would be without each of the data sets
     python benchmarks/planner.py --fit               the shapes of forecast.py, from the same file
     python benchmarks/planner_grid.py DATA OUT       every setting in every cell, on a machine with a GPU
     python benchmarks/planner.py --collect OUT DATA  its means, as benchmarks/results/planner_grid.npz
 
 216 settings of noised gradient descent were run on thirteen public data sets (`planner_sweep.py` repeats the algorithm)
 at 28 levels of noise: those of 1, 5, 20 and 100 parties, epsilon of 0.5, 1, 2 and 4, nobody trusted, pairs of whom a
-third collude, a curator. DATA has one .npz a data set: X and X_test (rows of the design, the constant column last, norm
-1 at most), y and y_test, n_classes (0: a number), noises. 20 seeds, 60 of small data sets. Hindsight
-takes the best setting of every cell by one half of the seeds and is measured on the other, by error and by AUC
-separately. The planner is given n, d, the number of classes and the noise, and the shapes of the other twelve.
-`usual` is the one setting that is best on average over the other twelve.
+third collude, a curator. DATA has one .npz a data set, as `planner_packs.py` writes them: X and X_test (rows of the
+design, the constant column last, norm 1 at most), y and y_test, n_classes (0: a number), noises. 20 seeds, 60 of small
+data sets. Hindsight takes the best setting of every cell by one half of the seeds and is measured on the other, by
+error and by AUC separately. The planner is given n, d, the number of classes and the noise, and the shapes of the other
+twelve. `usual` is the one setting that is best on average over the other twelve.
 """
 
 import argparse
@@ -143,7 +144,7 @@ def cells(results: dict[str, Results], allowed: np.ndarray, every: int) -> list[
         for level in range(0, len(own.noises), every):
             task = own.task(level)
             settings = [settings_of(task)[place] for place in places]
-            chosen, _ = forecast.choose(task, settings, shapes)
+            chosen, _ = forecast.choose(task, settings, forecast.with_steeper(shapes))
             outlook = forecast.outlooks(task, [settings[chosen]], shapes)[0]
             place = places[chosen]
             seen = (own.first[level, place] + own.second[level, place]) / 2
@@ -185,6 +186,28 @@ def show(found: list[Cell]) -> None:
         f"{np.mean([c.auc_in_band for c in found if c.n_classes == 2]):.1%}; useful or not said rightly "
         f"{np.mean([c.useful == c.said_useful for c in found]):.1%} ({np.mean([c.useful for c in found]):.0%} are)"
     )
+
+
+# --- how much steeper -------------------------------------------------------------------------------------------------
+
+STEEPER = (0.5, 1.0, 2.0, 3.0)
+
+
+def show_steeper(results: dict[str, Results], every: int) -> None:
+    """For each data set: the candidate with the least mean regret over the other twelve, in the planner's units."""
+    lost = {name: np.zeros(len(STEEPER)) for name in results}
+    for name, own in results.items():
+        shapes = [shape for other, shape in forecast.SHAPES.items() if other != name]
+        for level in range(0, len(own.noises), every):
+            task = own.task(level)
+            settings = settings_of(task)
+            auc = own.second[level, :, 1] if own.n_classes == 2 else np.full(len(GRID), np.nan)
+            seen = forecast.regrets(forecast.Expected(own.second[level, :, 0], auc))
+            for place, by in enumerate(STEEPER):
+                lost[name][place] += seen[forecast.choose(task, settings, forecast.with_steeper(shapes, by))[0]]
+    for name in results:
+        of_others = sum(values for other, values in lost.items() if other != name)
+        print(f"without {name}: {STEEPER[int(np.argmin(of_others))]:g}")
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -229,11 +252,14 @@ def fitted_shape(own: Results, share: float) -> tuple[Shape, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="only every so many levels of noise")
+    parser.add_argument("--steeper", action="store_true")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--collect", type=Path, nargs=2, metavar=("OUT", "DATA"))
     options = parser.parse_args()
     if options.collect is not None:
         collect(*options.collect)
+    elif options.steeper:
+        show_steeper(stored(), options.every)
     elif options.fit:
         for name, own in stored().items():
             share = forecast.SHAPES[name].share if name in forecast.SHAPES else 0.5

@@ -9,6 +9,7 @@ is random, and no private record is ever looked at.
     other trust        the same algorithm with as much noise as that trust leaves
     ADMM on a graph    the same with noise that costs more, by a factor that grows with the number of parties
                        (`GRAPH_PREMIUM`)
+    one release        of one party: its minimiser with noise in the objective, which costs a little more, too
     alone              the best fit of one party to its own records, without any privacy: what it would miss
     pooled             the best fit to all records in one place, without any privacy
 """
@@ -32,6 +33,7 @@ from coterie.promise import Privacy
 
 ALGORITHM = rules.GRADIENT_DESCENT[0]
 ON_A_GRAPH = "ADMM on a graph, nobody trusted"
+AT_ONCE = "one-release-average"
 # measured: noise in minimisers costs 9 % more than Gaussian noise on gradients with 5 parties, 30 % with 100
 GRAPH_PREMIUM = (0.09, 5, 0.4)
 LARGEST_EPSILON = 64.0
@@ -187,7 +189,8 @@ class Planner:
         task = situation.task
         setting = self._chosen(task, **self._settled(situation))
         planned = self._row(f"planned: {_trust_words(self.privacy)}", task, setting)
-        others = [*self._other_trust(), *self._on_a_graph(task)]
+        trusting = self._other_trust()
+        others = [*trusting, *self._on_a_graph(task), *self._at_once(task)]
         sizes = sorted(self.facts.sizes)
         exact = [self._exact_row("all records in one place, no privacy", task.n_records)]
         if self.facts.n_parties > 1:
@@ -206,7 +209,7 @@ class Planner:
             rows=tuple(rows),
             useful=useful,
             better_than_alone=beats,
-            advice=tuple(self._advice(task, useful, beats, others)),
+            advice=tuple(self._advice(task, useful, beats, trusting)),
         )
 
     def _other_trust(self) -> list[Row]:
@@ -229,10 +232,28 @@ class Planner:
         n = self.facts.n_parties
         if n == 1 or self.privacy.sums or math.isinf(self.problem.loss.lipschitz):
             return []
-        share, at, power = GRAPH_PREMIUM
-        noisier = dataclasses.replace(task, noise=task.noise * (1 + share * (n / at) ** power))
+        noisier = self._noise_in_minimisers(task)
         setting = self._chosen(noisier, standardise=False)
         return [self._row(ON_A_GRAPH, noisier, setting)]
+
+    def _at_once(self, task: forecast.Task) -> list[Row]:
+        """What a single party has of one release, its settings being those of the rules."""
+        if self.facts.n_parties > 1 or self.privacy.sums or math.isinf(self.problem.loss.lipschitz):
+            return []
+        if self.privacy.unit == "party":
+            return []
+        privacy, settled = self.privacy, dataclasses.replace(self.settled, algorithm=AT_ONCE)
+        situation = dataclasses.replace(self._situation(privacy), name=AT_ONCE, settled=settled)
+        l2 = rules.regulariser(self.problem, self.facts, privacy, settled)
+        curvature = (l2 + rules.RECIPES[AT_ONCE](situation)[1]["extra_l2"]) / situation.all_curvature
+        noisier = self._noise_in_minimisers(task)
+        return [
+            self._row(f"{AT_ONCE}: one noised minimiser", noisier, forecast.Setting(math.inf, curvature, 1, 0.0, False))
+        ]
+
+    def _noise_in_minimisers(self, task: forecast.Task) -> forecast.Task:
+        share, at, power = GRAPH_PREMIUM
+        return dataclasses.replace(task, noise=task.noise * (1 + share * (self.facts.n_parties / at) ** power))
 
     def _reasons(self, task: forecast.Task, setting: forecast.Setting) -> tuple[str, ...]:
         n_noises = self._situation(self.privacy).noises_of_sum
@@ -250,7 +271,7 @@ class Planner:
             ),
         )
 
-    def _advice(self, task: forecast.Task, useful: bool, beats: bool, others: Sequence[Row]) -> list[str]:
+    def _advice(self, task: forecast.Task, useful: bool, beats: bool, trusting: Sequence[Row]) -> list[str]:
         told = []
         named = self.settled.algorithm
         if named not in (None, ALGORITHM):
@@ -262,16 +283,16 @@ class Planner:
                 "the result is not expected to be better than "
                 + ("the mean" if task.n_classes == 0 else "the majority class")
                 + "; "
-                + self._what_would_help(task, others)
+                + self._what_would_help(task, trusting)
             )
         if not beats:
             told.append(
                 "a party alone, without any privacy, is expected to do better where parties' records are alike; "
-                + self._what_would_help(task, others, than_alone=True)
+                + self._what_would_help(task, trusting, than_alone=True)
             )
         return told
 
-    def _what_would_help(self, task: forecast.Task, others: Sequence[Row], *, than_alone: bool = False) -> str:
+    def _what_would_help(self, task: forecast.Task, trusting: Sequence[Row], *, than_alone: bool = False) -> str:
         """The least factor by which noise must fall, as records and as epsilon; and trust, where it would do."""
         alone = self._exact_row("", sorted(self.facts.sizes)[self.facts.n_parties // 2]).error[1]
 
@@ -289,7 +310,7 @@ class Planner:
             return "no number of records that is worth naming would change that"
         epsilon = self._epsilon_for(factor)
         more = "" if epsilon is None else f", epsilon = {epsilon:.2g}"
-        trust = "".join(f", {row.name}" for row in others if row.name != ON_A_GRAPH and enough(row))
+        trust = "".join(f", {row.name}" for row in trusting if enough(row))
         return f"any of these would change that: about {factor:.0f} times the records{more}{trust}"
 
     def _epsilon_for(self, factor: float) -> float | None:

@@ -48,6 +48,16 @@ def test_the_filter_is_what_the_rounds_do(setting):
         assert variance[0, place] == pytest.approx(setting.rounds * np.sum(np.square(moved)), rel=1e-10)
 
 
+def test_a_step_without_end_is_the_minimiser_of_a_noised_objective():
+    """(h/2) (x - 1)^2 + (k/2) x^2 + z x has its minimum at (h - z) / (h + k)."""
+    curvatures = np.array([0.0, 1e-3, 0.25])
+    response, variance = forecast.filters([SETTINGS[0], Setting(math.inf, 0.02, 1, 0.0, False)], curvatures)
+    np.testing.assert_allclose(response[1], curvatures / (curvatures + 0.02))
+    np.testing.assert_allclose(variance[1], 1 / (curvatures + 0.02) ** 2)
+    for all_of_them, one in zip((response, variance), forecast.filters([SETTINGS[0]], curvatures), strict=True):
+        np.testing.assert_allclose(all_of_them[0], one[0])
+
+
 def test_filters_of_several_settings_do_not_mix():
     curvatures = np.geomspace(1e-4, 0.25, 5)
     together = forecast.filters(SETTINGS, curvatures)
@@ -133,6 +143,25 @@ def test_the_choice_is_the_same_every_time_and_knows_how_much_noise_there_is():
         assert outlook.auc is not None
         for least, middle, largest in (outlook.error, outlook.auc):
             assert 0 <= least <= middle <= largest <= 1
+
+
+def test_steeper_shapes_have_their_signal_where_it_was():
+    shape = Shape(2.0, 0.3, 0.2, 0.5, 1.0, 0.8, 0.6, 0.8, 1.0, 1.0)
+    same, steeper = forecast.with_steeper([shape])
+    assert same == shape
+    before, after = (forecast._directions(one, TASK, False) for one in (shape, steeper))
+    np.testing.assert_allclose(after.signal, before.signal)
+    assert after.variance.sum() == pytest.approx(before.variance.sum())
+    assert after.variance[-1] / after.variance[0] < 0.01 * before.variance[-1] / before.variance[0]
+
+
+@pytest.mark.parametrize("n_classes", [0, 2])
+def test_standardising_pays_most_where_columns_differ_most(n_classes):
+    """With little noise, data of which nothing is known but n and d are planned for columns of very different size."""
+    quiet = dataclasses.replace(TASK, n_classes=n_classes, noise=1e-4, column_noise=1e-4)
+    loud = dataclasses.replace(TASK, n_classes=n_classes, noise=0.3, column_noise=0.3)
+    assert forecast.best_setting(quiet).standardise
+    assert not forecast.best_setting(loud).standardise
 
 
 def test_more_records_are_worth_more_alone_as_well():

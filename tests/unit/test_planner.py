@@ -66,6 +66,9 @@ def test_it_says_when_nothing_is_to_be_expected_and_what_would_change_that():
     assert outline().useful
     one = outline((40_000,))
     assert one.better_than_alone
+    # what a single party could do at once, with as much noise, is not far off
+    assert middle(one, "one noised minimiser") == pytest.approx(middle(one, "planned"), abs=0.03)
+    assert not any("noised minimiser" in row.name for row in outline((40_000,), unit="party").rows)
     assert not any("alone" in row.name for row in one.rows)
 
 
