@@ -68,10 +68,8 @@ _AMOUNTS = (
     r"(\w+_)?(income|salary|wage|wages|earnings|price|cost|costs|amount|balance|revenue|turnover|debt|loan|assets)"
 )
 _AMOUNTS += r"(_\w+)?|(n|num|number|count)_\w+|\w+_count"
-_ORDERS = (
-    # of a range that begins at nothing or near it: values that filled it evenly would leave its low end empty
-    1000
-)
+# of a range that begins at nothing or near it: values that filled it evenly would leave its low end empty
+_ORDERS = 1000
 _LOG = (
     "log = true # proposed: amounts are spread over orders of magnitude; remove it where values fill the range evenly"
 )

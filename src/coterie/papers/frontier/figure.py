@@ -216,10 +216,10 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
                         accounting=APPROXIMATE,
                     )
         one = lines.get(ONE_NOISE_LINE)
+        # DP-GD is the same at every N
+        told = [name for name in ONE_NOISE if size == 1 or name != "DP-GD"]
         for curve in methods:
-            if (
-                one is None or curve.name not in ONE_NOISE or (curve.name == "DP-GD" and size > 1)
-            ):  # the same at every N
+            if one is None or curve.name not in told:
                 continue
             gaps = {e: y - r for e, r in zip(one.x.tolist(), one.y.tolist(), strict=True) for y in _at(curve, e)}
             if gaps:
