@@ -66,7 +66,7 @@ def test_intervals_cover_as_often_as_they_say_and_mutants_do_not(monkeypatch):
     """Each count is Binomial(400, 0.95) but for second order; 1e-4 of false alarm each, 0.92 to 0.98 or so."""
     low, high = binom.ppf([1e-4, 1 - 1e-4], REPEATS, 0.95) + np.array([-3, 3])
     equations = Equations(simulated(), constant=CONSTANT)
-    assert identified(equations, np.eye(4)).mean() > 0.99
+    assert identified(equations, np.eye(4), equations.solve()).mean() > 0.99
     assert ((covered(equations) >= low) & (covered(equations) <= high)).all(), covered(equations)
 
     one_noise = [
@@ -116,12 +116,53 @@ def test_rows_that_are_normal_give_the_gradient_s_move_exactly():
     weight = 1 / (p * (1 - p))
     gradient = (weight * (q - p)) @ X / len(X)
     hessian = X.T @ X / len(X)
-    moved, derivative = LogisticRows(f, hessian, np.array([0.0, 0.0, 1.0]))(v)
+    moved, derivative, reach = LogisticRows(f, hessian, np.array([0.0, 0.0, 1.0]))(v)
     np.testing.assert_allclose(moved, gradient, atol=0.01)
     exact = (X * (weight * q * (1 - q))[:, None]).T @ X / len(X)
     np.testing.assert_allclose(derivative, exact, atol=0.02)
+    np.testing.assert_allclose(hessian @ reach, moved, atol=1e-12)
     # what a Hessian alone would say
     assert np.abs(Quadratic(hessian)(v)[0] - gradient).max() > 0.2
+
+
+def test_noise_of_a_hessian_moves_the_gradient_by_the_reach_and_not_by_the_distance():
+    """With outcomes that are rare at the truth: squared moves over 4,000 draws of noise, whose mean is known to 2 %."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(-0.5, 0.5, (5000, 3)), np.ones(5000)])
+    f, v, constant = np.array([0.1, -0.2, 0.1, -0.3]), np.array([1.5, -1.0, 0.0, -2.9]), np.array([0.0, 0.0, 0.0, 1.0])
+    p = expit(X @ f)
+    hessian, std = X.T @ ((p * (1 - p))[:, None] * X), 2.0
+    exact = LogisticRows(f, hessian, constant)(v)
+    draws = symmetric(rng, (4000,), 4, std)
+    moves = LogisticRows(f, hessian + draws, constant)(v).gradient - exact.gradient
+    found = (moves**2).sum(-1).mean()
+
+    def stated(u):
+        return std**2 / 2 * (4 + 1) * (u**2).sum()
+
+    assert 0.75 < stated(exact.reach) / found < 1.3
+    assert stated(v) / found > 3
+
+
+def test_a_model_with_saturated_scores_gives_no_interval_and_no_warning():
+    constant, hessian = np.array([0.0, 0.0, 1.0]), np.diag([3.0, 2.0, 5.0])
+    first = Stage(np.array([300.0, -200.0, -900.0]), np.ones(3), hessian, 9.0, 2.0)
+    equations = Equations([first, first._replace(model=np.array([1.0, 0.0, -2.0]))], constant=constant)
+    parts = equations.covariances(equations(np.array([2.0, 0.0, -3.0])))
+    assert all(np.isfinite(part).all() for part in parts)
+    assert not identified(equations, np.eye(3), np.array([2.0, 0.0, -3.0])).any()
+
+
+def test_curvature_whose_own_noise_is_most_of_the_variance_is_not_called_seen():
+    """The same eigenvalues, with a model near the estimate and one far from it."""
+    H = np.diag([60.0, 50.0, 40.0])
+
+    def found(distance):
+        return Equations([Stage(np.zeros(3), -distance * H @ np.ones(3), H, 5.0, 5.0)])
+
+    for distance, expected in ((0.1, True), (10.0, False)):
+        equations = found(distance)
+        assert identified(equations, np.eye(3), equations.solve()).tolist() == [expected] * 3
 
 
 def test_curvature_that_drowns_is_told_and_an_interval_can_be_open():
@@ -129,9 +170,9 @@ def test_curvature_that_drowns_is_told_and_an_interval_can_be_open():
     H = np.diag([500.0, 500.0, 1.0])
     noisy = H + symmetric(rng, (), 3, 5.0)
     equations = Equations([Stage(np.zeros(3), np.ones(3), noisy, 5.0, 5.0)])
-    assert identified(equations, np.eye(3)).tolist() == [True, True, False]
+    assert identified(equations, np.eye(3), equations.solve()).tolist() == [True, True, False]
     mixed = np.array([[1.0, 0.0, 1.0]])
-    assert identified(equations, mixed).tolist() == [False]
+    assert identified(equations, mixed, equations.solve()).tolist() == [False]
     weak = Equations([Stage(np.zeros(1), np.array([3.0]), np.array([[6.0]]), 5.0, 5.0)])
     low, high = weak.interval(weak.solve(), np.eye(1), 1.96)
     assert np.isinf(low).all() or np.isinf(high).all()

@@ -8,13 +8,14 @@ gradient moves from f to f + v, and D~ the same worked out from H~,
     U(theta) = g~ + D~(theta - f)
 
 is, at the estimand theta0 and but for the error of D~, sum_n w_n grad loss_n(theta0) + b: sampling error, of covariance
-J, plus noise of known law, whatever f was. H~ adds E v, v = theta0 - f, of covariance (s_h^2/2)(|v|^2 I + v v').
+J, plus noise of known law, whatever f was. D~(v) is H~u with a reach u that is v where the loss is quadratic, and H~
+adds E u, v = theta0 - f, of covariance (s_h^2/2)(|u|^2 I + u u').
 
 *Stages.* A first, cheap pair (g~, H~) at the model of the fit moves it to where a second pair is taken. Each stage k
 gives a U_k; the estimate is the root of their mean, sum_k a_k U_k(theta) = 0 with a_k proportional to 1/s_gk^2, so no
 gradient is bought in vain. With M = sum_k a_k D~_k' and 1/s_g^2 = sum_k 1/s_gk^2, to first order
 
-    Cov = M^-1 ( J + s_g^2 I + sum_k a_k^2 (s_hk^2/2)(|v_k|^2 I + v_k v_k') ) M^-1.
+    Cov = M^-1 ( J + s_g^2 I + sum_k a_k^2 (s_hk^2/2)(|u_k|^2 I + u_k u_k') ) M^-1.
 
 That M is itself noised matters little: it stands on both sides of theta^ - theta0 = -M^-1 U, and U does not depend on
 it but through E v. J is w M where the model is right (logistic, multinomial; w a record's weight), or is released.
@@ -27,7 +28,13 @@ under these weights. With r(s, t) = (sigma(s + t) - sigma(s))/sigma'(s), and Ste
 
     D(v) = W (m E[r] + C f E[dr/ds] + C v E[dr/dt]).
 
-For small v this is H~v; it is a model of rows between f and theta0 only, and the less of one the nearer f is.
+For small v this is H~v; it is a model of rows between f and theta0 only, and the less of one the nearer f is. With
+W m = H~k and W C = H~ - W m m' it is H~u,
+
+    u = (E[r] - m.f E[dr/ds] - m.v E[dr/dt]) k + E[dr/ds] f + E[dr/dt] v,
+
+shorter than v where curvature falls off on the way: with 5 % of positives the noise that E adds would else be counted
+up to five times too large. How the expectations move with E is left out: theirs is a second, smaller part.
 
 *Intervals.* Cov depends on theta, most of all where outcomes are rare: a theta^ that came out too near to zero has more
 curvature, so that estimate +- 1.96 standard errors is too short just when it is off. Intervals hold those values of a
@@ -37,7 +44,9 @@ best (Rao's score test; for one coefficient and a quadratic loss, Fieller's inte
 *What cannot be seen.* Eigenvectors of the last H~ with eigenvalues under TIMES_NOISE s_h sqrt(p) are directions in
 which curvature cannot be told from its noise, whose norm is about s_h sqrt(2 p). A coefficient that lies in them for
 more than MOST_UNSEEN of its squared length is not identified, and gets no interval; where they are more than half of
-all, no eigenvector means anything, and no coefficient does. Intervals of those that are may still be open at one end.
+all, no eigenvector means anything, and no coefficient does. Nor is one whose variance is due to E for more than
+MOST_OF_HESSIAN: E then is what decided that its curvature is seen, so that E u is no more of mean 0. Intervals of
+those that are identified may still be open at one end.
 """
 
 import dataclasses
@@ -51,6 +60,8 @@ from scipy.special import expit
 from coterie.privacy.moments import TIMES_NOISE
 
 MOST_UNSEEN = 0.02
+# of the variance of a coefficient
+MOST_OF_HESSIAN = 0.2
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 MOST_STEPS = 50
@@ -61,14 +72,21 @@ WIDENINGS, HALVINGS = 6, 20
 LARGEST_SCORE = 4.0
 # of the curvature at a stage's model
 FLATTEST = 1e-9
+LONGEST_REACH = 1e100
 # of the root mean square of scores, in one step of Newton's method
 LONGEST_STEP = 1.5
 
 
-class Response(Protocol):
-    """How far the summed gradient moves from the model to model + v, and the derivative of that."""
+class Moved(NamedTuple):
+    """How far the summed gradient moves from the model to model + v, the derivative of that, and the reach u."""
 
-    def __call__(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    gradient: np.ndarray
+    derivative: np.ndarray
+    reach: np.ndarray
+
+
+class Response(Protocol):
+    def __call__(self, v: np.ndarray) -> Moved: ...
 
 
 def apply(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -91,8 +109,8 @@ class Quadratic:
 
     hessian: np.ndarray
 
-    def __call__(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return apply(self.hessian, v), self.hessian
+    def __call__(self, v: np.ndarray) -> Moved:
+        return Moved(apply(self.hessian, v), self.hessian, v)
 
 
 class LogisticRows:
@@ -100,7 +118,7 @@ class LogisticRows:
 
     def __init__(self, model: np.ndarray, hessian: np.ndarray, constant: np.ndarray) -> None:
         towards = apply(hessian, constant)
-        self.model = model
+        self.model, self.constant = model, constant
         self.weight = np.einsum("...i,i->...", towards, constant)
         self.mean = towards / self.weight[..., None]
         self.covariance = hessian / self.weight[..., None, None] - outer(self.mean, self.mean)
@@ -108,7 +126,7 @@ class LogisticRows:
         self.score_mean = (self.mean * model).sum(-1)
         self.score_var = np.maximum((model * self.along_model).sum(-1), 0.0)
 
-    def __call__(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, v: np.ndarray) -> Moved:
         along_v = apply(self.covariance, v)
         t_mean, t_var = (self.mean * v).sum(-1), np.maximum((v * along_v).sum(-1), 1e-300)
         # of scores on their changes
@@ -131,13 +149,17 @@ class LogisticRows:
         moved = (q - p) / curved
         # noise alone can move all scores to where nothing is curved, which no equation could be solved with
         by_ratio = np.maximum(mean(ratio), FLATTEST)
-        gradient = self.mean * mean(moved) + along_v * by_ratio
-        gradient = gradient + self.along_model * mean(ratio - 1 - moved * (1 - 2 * p))
+        by_move, by_model = mean(moved), mean(ratio - 1 - moved * (1 - 2 * p))
+        gradient = self.mean * by_move + along_v * by_ratio + self.along_model * by_model
+        at_centre = by_move - by_ratio * t_mean[..., None] - by_model * self.score_mean[..., None]
+        reach = at_centre * self.constant + by_ratio * v + by_model * self.model
+        # from a model at which all scores are saturated it is so long that its square would be no number
+        reach = np.clip(reach, -LONGEST_REACH, LONGEST_REACH)
         # E[x x' ratio], with ratio close to an exponential of (s, t)
         shift = along_v * mean(ratio * (1 - 2 * q)) + self.along_model * mean(2 * ratio * (p - q))
         tilted = self.mean + shift / by_ratio
         derivative = (outer(tilted, tilted) + self.covariance) * by_ratio[..., None]
-        return self.weight[..., None] * gradient, self.weight[..., None, None] * derivative
+        return Moved(self.weight[..., None] * gradient, self.weight[..., None, None] * derivative, reach)
 
 
 class Stage(NamedTuple):
@@ -152,6 +174,14 @@ class Stage(NamedTuple):
     def response(self, constant: np.ndarray | None) -> Response:
         positive = floored(self.hessian, self.hessian_std * math.sqrt(self.model.shape[-1]))
         return Quadratic(positive) if constant is None else LogisticRows(self.model, positive, constant)
+
+
+class Here(NamedTuple):
+    """The equations at some theta: their left side, its derivative M, and the reach of every stage."""
+
+    value: np.ndarray
+    derivative: np.ndarray
+    reaches: list[np.ndarray]
 
 
 class Equations:
@@ -189,20 +219,22 @@ class Equations:
         second = None if self.second_moment is None else self.second_moment[..., None, :, :]
         return Equations(stages, constant=self.constant, record_weight=self.record_weight, second_moment=second)
 
-    def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The left side, and its derivative M."""
+    def __call__(self, theta: np.ndarray) -> Here:
         value: Any = 0.0
         derivative: Any = 0.0
+        reaches = []
         for share, stage, response in zip(self.shares, self.stages, self.responses, strict=True):
-            moved, slope = response(theta - stage.model)
-            value, derivative = value + share * (stage.gradient + moved), derivative + share * slope
-        return value, derivative
+            moved = response(theta - stage.model)
+            value = value + share * (stage.gradient + moved.gradient)
+            derivative = derivative + share * moved.derivative
+            reaches.append(moved.reach)
+        return Here(value, derivative, reaches)
 
     def solve(self, *, ridge: float = 0.0, towards: Any = 0.0) -> np.ndarray:
         """theta at which the left side plus ridge * (theta - towards) is 0."""
         theta = np.array(self.stages[-1].model, dtype=float)
         for _ in range(MOST_STEPS):
-            value, derivative = self(theta)
+            value, derivative, _ = self(theta)
             left = value + ridge * (theta - towards)
             step = np.linalg.solve(derivative + ridge * np.eye(self.p), left[..., None])[..., 0]
             step = _shortened(step, derivative)
@@ -216,15 +248,14 @@ class Equations:
         ridge = self.gradient_std * row_norm / LARGEST_SCORE
         return self.solve(ridge=ridge, towards=self.stages[-1].model)
 
-    def covariances(self, theta: np.ndarray, derivative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the estimate, were theta the truth: what sampling adds to it, and what noise does."""
-        inverse = np.linalg.inv(derivative)
-        spread = self.record_weight * derivative if self.second_moment is None else self.second_moment
+    def covariances(self, here: Here) -> tuple[np.ndarray, np.ndarray]:
+        """Of the estimate, were this theta the truth: what sampling adds to it, and what noise does."""
+        inverse = np.linalg.inv(here.derivative)
+        spread = self.record_weight * here.derivative if self.second_moment is None else self.second_moment
         noise = self.gradient_std**2 * np.eye(self.p)
-        for share, stage in zip(self.shares, self.stages, strict=True):
-            v = theta - stage.model
-            length = (v**2).sum(-1)[..., None, None]
-            noise = noise + (share * stage.hessian_std) ** 2 / 2 * (length * np.eye(self.p) + outer(v, v))
+        for share, stage, u in zip(self.shares, self.stages, here.reaches, strict=True):
+            length = (u**2).sum(-1)[..., None, None]
+            noise = noise + (share * stage.hessian_std) ** 2 / 2 * (length * np.eye(self.p) + outer(u, u))
         return inverse @ spread @ inverse, inverse @ noise @ inverse
 
     def misfits(self, estimate: np.ndarray, contrasts: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -236,19 +267,19 @@ class Equations:
         """
         each = self.for_each()
         theta = np.broadcast_to(estimate[..., None, :], (*values.shape[:-1], self.p))
-        sampling, noise = self.covariances(estimate, self(estimate)[1])
+        sampling, noise = self.covariances(self(estimate))
         covariance = (sampling + noise)[..., None, :, :]
         misfit, spread = np.zeros(values.shape), np.zeros((*values.shape, values.shape[-1]))
         for _ in range(PROFILE_STEPS):
             short = values - apply(contrasts, theta)
             along = covariance @ np.swapaxes(contrasts, -1, -2)
             theta = theta + apply(along, np.linalg.solve(contrasts @ along, short[..., None])[..., 0])
-            value, derivative = each(theta)
-            sampling, noise = each.covariances(theta, derivative)
+            here = each(theta)
+            sampling, noise = each.covariances(here)
             covariance = sampling + noise
-            step = -np.linalg.solve(derivative, value[..., None])[..., 0]
+            step = -np.linalg.solve(here.derivative, here.value[..., None])[..., 0]
             misfit, spread = apply(contrasts, step), contrasts @ covariance @ np.swapaxes(contrasts, -1, -2)
-            theta = theta + _shortened(step, derivative)
+            theta = theta + _shortened(step, here.derivative)
         return misfit, spread
 
     def deviations(self, estimate: np.ndarray, contrasts: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -259,7 +290,7 @@ class Equations:
     def interval(self, estimate: np.ndarray, contrasts: np.ndarray, deviation: float) -> tuple[np.ndarray, np.ndarray]:
         """The values that are at most so many standard deviations from the data; infinite where all are."""
         centre = np.einsum("...i,mi->...m", estimate, contrasts)
-        sampling, noise = self.covariances(estimate, self(estimate)[1])
+        sampling, noise = self.covariances(self(estimate))
         std = np.sqrt(np.einsum("mi,...ij,mj->...m", contrasts, sampling + noise, contrasts))
         ends = []
         for side in (-1.0, 1.0):
@@ -299,9 +330,21 @@ def visible(equations: Equations) -> tuple[np.ndarray, np.ndarray]:
     return values / (TIMES_NOISE * last.hessian_std * math.sqrt(equations.p)), vectors
 
 
-def identified(equations: Equations, contrasts: np.ndarray) -> np.ndarray:
+def identified(equations: Equations, contrasts: np.ndarray, estimate: np.ndarray) -> np.ndarray:
     """Which linear functions of the coefficients, rows of `contrasts`, lie in what can be seen."""
     values, vectors = visible(equations)
     unseen = values < 1
     lost = (np.einsum("ij,...jk->...ik", contrasts, vectors * unseen[..., None, :]) ** 2).sum(-1)
-    return (lost < MOST_UNSEEN * (contrasts**2).sum(-1)) & (2 * unseen.sum(-1) <= equations.p)[..., None]
+    seen = (lost < MOST_UNSEEN * (contrasts**2).sum(-1)) & (2 * unseen.sum(-1) <= equations.p)[..., None]
+    return seen & (hessian_share(equations, contrasts, estimate) < MOST_OF_HESSIAN)
+
+
+def hessian_share(equations: Equations, contrasts: np.ndarray, estimate: np.ndarray) -> np.ndarray:
+    """How much of the variance of these linear functions is due to noise of Hessians."""
+    here = equations(estimate)
+    sampling, noise = equations.covariances(here)
+    whole, without = (
+        np.einsum("mi,...ij,mj->...m", contrasts, part, contrasts) for part in (sampling + noise, sampling)
+    )
+    loads = np.einsum("mi,...ij->...mj", contrasts, np.linalg.inv(here.derivative))
+    return 1 - (without + equations.gradient_std**2 * (loads**2).sum(-1)) / whole

@@ -14,7 +14,7 @@ from scipy.stats import chi2, norm
 
 from coterie.charts import table_html
 from coterie.errors import InputError, MissingExtraError
-from coterie.inference.estimate import Equations, identified, visible
+from coterie.inference.estimate import MOST_OF_HESSIAN, Equations, hessian_share, identified, visible
 from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
 
@@ -67,7 +67,7 @@ class Inference:
     @functools.cached_property
     def identified(self) -> np.ndarray:
         """Whether curvature can be told from its noise, per coefficient; the others get no numbers."""
-        return identified(self.equations, self.contrasts)
+        return identified(self.equations, self.contrasts, self._theta)
 
     def _only_identified(self, values: np.ndarray, otherwise: float = math.nan) -> np.ndarray:
         return np.where(self.identified, values, otherwise)
@@ -79,7 +79,7 @@ class Inference:
 
     @functools.cached_property
     def _covariances(self) -> tuple[np.ndarray, np.ndarray]:
-        parts = self.equations.covariances(self._theta, self.equations(self._theta)[1])
+        parts = self.equations.covariances(self.equations(self._theta))
         sampling, noise = (self.contrasts @ part @ self.contrasts.T for part in parts)
         return sampling, noise
 
@@ -149,8 +149,11 @@ class Inference:
         values, vectors = visible(self.equations)
         loads = (self.contrasts[place] @ vectors) ** 2 / (self.contrasts[place] ** 2).sum()
         weakest = float(values[loads > 0.01].min())
+        share = float(hessian_share(self.equations, self.contrasts[[place]], self._theta)[0])
+        # the share falls with the square of what drives the noise back
+        by_share = math.sqrt(max(share, 0.0) / MOST_OF_HESSIAN)
         # what drowns in noise altogether is at most this large
-        factor, about = (1 / weakest, "about") if weakest > 0.5 else (2.0, "more than")
+        factor, about = (max(1 / weakest, by_share), "about") if weakest > 0.5 else (2.0, "more than")
         records = float(f"{self.setting.n_records * factor:.2g}")
         whole = 1 / gaussian_multiplier(self.setting.epsilon, self.setting.delta)
         epsilon = gaussian_epsilon([(Gaussian(whole * factor), 1)], self.setting.delta)
