@@ -163,6 +163,24 @@ def test_objective_curve_is_infinite_where_the_proof_ends(jacobian):
     assert np.isfinite(dataclasses.replace(zero_out, margin=True).rdp(orders)).all()
 
 
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 2.0])
+def test_a_slope_of_one_sign_costs_at_least_what_a_step_in_it_costs(ratio):
+    """A convex loss whose slope jumps from 0 to its bound where the noise is -r/2, the worst of one sign.
+    From without to with it loses log(P(g < -r/2) + E[exp(t (g r + r²/2)); g > -r/2]) / t, t one less than the order."""
+    orders = np.array([1.01, 1.5, 2.0, 8.0, 64.0])
+    event = GaussianObjective(ratio=ratio, jacobian=1e9, rank=1, adjacency="zero-out", margin=True)
+    exact = []
+    with mpmath.workdps(60):
+        for order in orders:
+            t, r = mpmath.mpf(float(order)) - 1, mpmath.mpf(ratio)
+            jump = mpmath.exp(t * (t + 1) * r**2 / 2) * mpmath.ncdf(t * r + r / 2)
+            exact.append(float(mpmath.log(mpmath.ncdf(-r / 2) + jump) / t))
+    stated = event.rdp(orders)[1]
+    assert (stated >= exact).all()
+    # and hardly more, where much is lost
+    assert (stated[-2:] <= np.array(exact[-2:]) + math.log(2) / (orders[-2:] - 1)).all()
+
+
 # --- Gaussian releases after others -----------------------------------------------------------------------------------
 
 

@@ -164,6 +164,17 @@ def test_bodies_and_periods_have_limits_of_their_own(ledger, monkeypatch):
     assert ledger.total("patients").releases == 3
 
 
+def test_a_charge_counts_for_as_long_as_the_period_lasts(ledger, monkeypatch):
+    now = [time.time()]
+    monkeypatch.setattr(entries.time, "time", lambda: now[0])
+    ledger.set_limit(1.0, 1e-5, days=30)
+    ledger.charge("by hand", PRICE, data="patients", terms=RECORD)
+    with pytest.raises(BudgetError, match="within 30 days"):
+        reserve(ledger)
+    now[0] += 31 * 86400
+    reserve(ledger)
+
+
 def test_a_run_that_was_ended_sends_nothing_more_and_stays_charged(ledger):
     reserve(ledger)
     ledger.commit("run", 0, b"first", "request")

@@ -313,6 +313,8 @@ BAD_ENTRIES = [
     (2, {"rounds": 0}),
     (2, {"note": "approved"}),
     (2, {"time": "yesterday"}),
+    (2, {"time": True}),
+    (2, {"sqlite": 3.45}),
     (2, {"kind": "created"}),
     (2, {"kind": "forgiven"}),
     (3, {"round": 7}),

@@ -10,12 +10,18 @@ import math
 import numpy as np
 import pytest
 
-from coterie.errors import PrivacyPreconditionError
+from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.topology import make_topology
 from coterie.privacy.events import PEER, Both, Pure
-from coterie.privacy.mechanisms import PartyFacts
-from coterie.privacy.objective import LinearPerturbation, OutputPerturbation, PenaltyPerturbation, SoloPerturbation
+from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
+from coterie.privacy.objective import (
+    DualPerturbation,
+    LinearPerturbation,
+    OutputPerturbation,
+    PenaltyPerturbation,
+    SoloPerturbation,
+)
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.privacy.sampling import GAMMA_ERROR, NORMAL_ERROR
 from coterie.problems import L2, HuberisedHinge, Problem
@@ -43,6 +49,14 @@ def convexity(grant):
     return 0.1 / N_PARTIES + grant.scales.curvature + grant.scales.extra_l2
 
 
+def test_a_sum_of_gradients_covers_two_sums_that_are_both_rounded():
+    grant = granted(GaussianGradient(noise_multiplier=2.0))
+    # n additions, each of which rounds a sum of up to n gradients
+    off = N_RECORDS * 2.0**-53 * N_RECORDS * SLOPE
+    assert off > 0.1 * SLOPE
+    assert grant.event.ratio * grant.scales.noise_std >= 2 * SLOPE + 2 * off + grant.grid
+
+
 @pytest.mark.parametrize("noise", [{"noise_multiplier": 2.0}, {"noise_rate": 1e6}])
 def test_output_perturbation_covers_two_minimisers_that_are_both_off(noise):
     grant = granted(OutputPerturbation(penalty=1.0, **noise))
@@ -52,6 +66,8 @@ def test_output_perturbation_covers_two_minimisers_that_are_both_off(noise):
     assert off > 1e-5 * exact
     if isinstance(grant.event, Pure):
         assert grant.event.epsilon >= apart / grant.scales.output_scale
+        # the noise that is priced is the noise that was asked for
+        assert grant.scales.output_scale == pytest.approx(1 / noise["noise_rate"])
     else:
         assert grant.event.ratio >= apart / grant.scales.output_scale
 
@@ -164,6 +180,12 @@ def test_a_party_gradient_that_is_clipped_as_a_whole_protects_no_record_more_tha
     assert grant.event.ratio * grant.scales.noise_std >= 2 * reach
     moves = LocalNoise(**STEP, noise_multiplier=2.0, clip=clip).grant(0, 0, PROBLEM, facts("record", adjacency))
     assert moves.event.ratio * moves.scales.noise_std >= 2 * clip
+
+
+def test_a_noise_is_given_once():
+    for given in ({}, {"step_epsilon": 1.0, "noise_multiplier": 2.0}):
+        with pytest.raises(InputError, match=r"step_epsilon, noise_multiplier: got .*; give exactly one"):
+            DualPerturbation(penalty=1.0, **given)
 
 
 def test_without_strong_convexity_there_is_no_grant():
