@@ -412,7 +412,7 @@ def test_intervals_of_another_level_than_the_spec_asks_for(intervals, tmp_path):
         if level == 0.9:
             (forged.folder / "SHA256SUMS").write_text(sums(forged.folder))
             verify_path(forged.folder)
-    assert "intervals.json: level" in forged.refused()
+    assert forged.refused() == "certificate: inference.level of spec.toml asks for 0.9, certified is 0.5"
 
 
 def test_another_transcript(forged):

@@ -8,8 +8,7 @@ from coterie.privacy.events import Unprotected
 from coterie.privacy.grants import STEPS, ArgminGrant, ArgminScales, GradientSumGrant, SumScales, issue
 from coterie.privacy.proximal import MoveGrant, ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import unit_noise
-from coterie.problems import L2, Problem, Squared
-from coterie.problems.problem import Records
+from coterie.problems import L2, Problem, Records, Squared
 
 RNG = np.random.default_rng(0)
 D = 3

@@ -237,6 +237,8 @@ def _check_intervals(directory: Path, transcript: Transcript, certificate: Certi
     level = source.level
     if level is None:
         raise InputError("certificate: it pays for intervals that no spec here asks for")
+    stated = _json(directory / "intervals.json")
+    _agree("inference.level", level, stated.get("level") if isinstance(stated, dict) else None)
     names = schema.feature_names if source.records is None else source.records.feature_names
     columns = columns_of(schema, names, plan.facts, intercept=source.intercept)
     released = Released.from_json(_text(directory / "moments.json"), plan)
@@ -249,7 +251,7 @@ def _check_intervals(directory: Path, transcript: Transcript, certificate: Certi
         reproducible=transcript.reproducible,
     )
     implied = json.loads(inference.to_json(level))
-    compare("intervals.json: ", implied, _json(directory / "intervals.json"), near_zero=_NEAR_ZERO)
+    compare("intervals.json: ", implied, stated, near_zero=_NEAR_ZERO)
     for name, text in (("intervals.csv", inference.to_csv(level)), ("intervals.txt", inference.summary(level) + "\n")):
         if certificate.document["software"]["package_digest"] == package_digest() and _text(directory / name) != text:
             raise InputError(f"certificate: {name} does not say what intervals.json says")
