@@ -308,6 +308,37 @@ seed = 5
 
 
 @pytest.mark.slow
+def test_a_study_with_intervals_comes_to_its_end_with_them(study, coterie):
+    folder, _ = study
+    sites = folder / "sites"
+    (folder / "study.toml").write_text((folder / "study.toml").read_text() + "\n[inference]\n")
+    assert coterie("propose", folder / "study.toml", "--out", folder / "with")[0] == 0
+    page = (folder / "with" / "proposal.md").read_text()
+    assert "gradient and Hessian of its records, 20 numbers" in page
+    assert "| north | 90 | 5 | 2 |" in page
+    for name in SIZES:
+        assert coterie("site", "approve", sites / name, folder / "with")[0] == 0
+    serving = [
+        subprocess.Popen([sys.executable, "-m", "coterie", "site", "serve", sites / name], stderr=subprocess.DEVNULL)
+        for name in SIZES
+    ]
+    try:
+        code, out, error = coterie("coordinate", folder / "with", "--sites", sites, "--json")
+        assert code == 0, error
+    finally:
+        for process in serving:
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(30) for process in serving] == [0] * len(SIZES)
+    result = folder / "with" / "result"
+    names = [row["name"] for row in json.loads((result / "intervals.json").read_text())["coefficients"]]
+    assert names == ["age", "sex=male (not sex=female)", "height_cm", "intercept"]
+    code, out, error = coterie("certificate", "verify", result)
+    assert code == 0, error
+    assert "intervals" in out
+    assert len(list((sites / "north" / "results").iterdir())) == 1
+
+
+@pytest.mark.slow
 def test_processes_release_what_one_process_releases(tmp_path, coterie):
     (tmp_path / "spec.toml").write_text(SEEDED)
     for engine in ("in-process", "sites"):

@@ -288,6 +288,7 @@ def _page(proposal: Proposal) -> str:
     what, to_whom = _TRAVELS[type(plan.algorithm.channel)]
     working = plan.participation
     often = [plan.n_rounds if working is None else int(working[:, party].sum()) for party in range(facts.n_parties)]
+    often = [rounds + n_moments(plan) for rounds in often]
     lines = [f"# Proposal: {plain(proposal.title)}", ""]
     for warning in document["verdict"]:
         lines += [f"**{warning}.**", ""]

@@ -34,6 +34,7 @@ from coterie.data import Label, Schema
 from coterie.errors import InputError, short
 from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, Releasing, conclude
+from coterie.inference.result import LEVEL
 from coterie.promise import Privacy
 from coterie.rundir import REPORT, SUMS, files_of, transcript_name
 from coterie.serialise import read_json
@@ -312,7 +313,9 @@ def _check_proposal(
             chain.add(released)
         if (sites["proposal"], sites["transcript"]) != (proposal.digest, chain.hexdigest):
             raise InputError("certificate: the sites have signed another proposal, or other releases, than are here")
-    return Source(None, proposal.schema, proposal.intercept, tested=False)
+    # a proposal names no level, and `coterie coordinate` writes intervals of the usual one
+    level = LEVEL if proposal.plan.moments is not None else None
+    return Source(None, proposal.schema, proposal.intercept, tested=False, level=level)
 
 
 # --- does it certify what the spec asks for? --------------------------------------------------------------------------
