@@ -358,7 +358,6 @@ UNKNOWABLE = ("software",)
 VALUES = {
     "hospitals": ("certificate.json", "summary.json", "model.json"),
     "standardised": ("certificate.json", "model.json"),
-    "intervals": ("certificate.json", "model.json", "moments.json", "intervals.json"),
 }
 
 
