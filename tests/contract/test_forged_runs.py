@@ -358,6 +358,7 @@ UNKNOWABLE = ("software",)
 VALUES = {
     "hospitals": ("certificate.json", "summary.json", "model.json"),
     "standardised": ("certificate.json", "model.json"),
+    "intervals": ("certificate.json", "model.json", "moments.json", "intervals.json"),
 }
 
 

@@ -73,6 +73,10 @@ class Released(NamedTuple):
             found, fits = {}, False
         if not fits or any(found[n].shape != s or not np.isfinite(found[n]).all() for n, s in shapes.items()):
             raise InputError("moments: they do not fit the plan; finite numbers of its sizes are needed")
+        # one triangle is released, so the other is the same number for number
+        for name in ("hessians", "second_moment"):
+            if name in found and not np.array_equal(found[name], np.swapaxes(found[name], -1, -2)):
+                raise InputError(f"moments: {name} are not symmetric, which no release of this plan is")
         models, gradients, hessians = (list(found[name]) for name in ("models", "gradients", "hessians"))
         return cls(models, gradients, hessians, found.get("second_moment"))
 
