@@ -225,7 +225,6 @@ SPECS = [
     ("heart", 'adjacency = "replace-one"', 'adjacency = "replace-one"\nunit = "party"'),
     ("heart", 'adjacency = "replace-one"', 'adjacency = "replace-one"\nrecords_per_person = 2'),
     ("standardised", 'standardise = "private"', 'standardise = "none"'),
-    ("standardised", 'standardise = "private"\n', ""),
     ("standardised", "rounds = 22", "rounds = 22\nmomentum = 0.5"),
     ("standardised", 'trust = "curator"', 'trust = "none"'),
     ("hospitals", 'topology = "path"', 'topology = "path"\ntopology_seed = -1'),
