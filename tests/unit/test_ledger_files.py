@@ -403,6 +403,25 @@ def test_edits_of_a_larger_ledger_are_found(templates, tmp_path):
     assert edits_missed(path, 13, (255,)) == []
 
 
+def test_an_edit_of_unused_space_in_the_root_of_a_ledger_of_two_levels_is_found(tmp_path):
+    place = tmp_path / "ledger"
+    with Ledger.create(place) as ledger:
+        reserve(ledger, rounds=40)
+        for t in range(40):
+            ledger.commit("run", t, bytes(500), f"request {t}")
+        receipt = ledger.head()
+    edited = bytearray(place.read_bytes())
+    size = int.from_bytes(edited[16:18], "big")
+    root = edited[size : 2 * size]
+    kind, after_cells = root[0], 12 + 2 * int.from_bytes(root[3:5], "big")
+    # an interior page, with room between its list of cells and the cells
+    assert kind == 5
+    assert after_cells < int.from_bytes(root[5:7], "big")
+    edited[size + after_cells] = 1
+    place.write_bytes(edited)
+    assert found_or_not(place, receipt)
+
+
 @pytest.mark.slow
 def test_unused_space_stays_empty_however_a_ledger_grows(tmp_path):
     with Ledger.create(tmp_path / "ledger") as ledger:
