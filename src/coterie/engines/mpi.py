@@ -205,6 +205,9 @@ def run(
         rank = _together(comm, ready)
         _together(comm, lambda: saved.records_known() if saved is not None and comm.rank == 0 else None)
         transcript = rank.go(saved, every, progress)
+        # rank 0 says so by raising, and takes no further part
+        if rank.stopped:
+            return None
         course = None if transcript is None or course_of is None else course_of(transcript)
         rank.release_moments(course, saved)
         if saved is not None and comm.rank == 0:
@@ -243,6 +246,8 @@ class _Rank:
         self, plan: Plan, shard_of: Callable[[int], Any], source: NoiseSource, comm: Any, paths: Paths
     ) -> None:
         self.plan, self.source, self.comm = plan, source, comm
+        # whether the rounds ended before the last one
+        self.stopped = False
         self.d = plan.problem.n_coefficients(plan.facts)
         self.layout = Layout(plan.topology, tuple(split(plan.facts.sizes, comm.size)), comm.rank)
         self.own = self.layout.own
@@ -283,6 +288,7 @@ class _Rank:
                 unsaved = t + 1
                 if self.comm.rank == 0:
                     saved.all_saved(unsaved)
+        self.stopped = len(done) < n_rounds
         width = 1 if self.plan.algorithm.channel.aggregates else len(self.own)
         releases = np.stack(done) if done else np.zeros((0, width, self.d))
         transcript = _gathered(self.plan, self.comm, releases, reproducible=self.source.reproducible)
