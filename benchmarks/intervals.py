@@ -3,31 +3,31 @@
     python benchmarks/intervals.py --cells 2000,6,4,1.0,0.5 --repeats 1000
     python benchmarks/intervals.py --all --out coverage.jsonl
     python benchmarks/intervals.py --held-out --out held-out.jsonl
+    python benchmarks/intervals.py --summary coverage.jsonl
 
 A cell is n records, d columns of the design (the constant one among them), N parties that noise their own releases,
 epsilon, and the share of positives. Rows are uniform in a box, scores have standard deviation 1.2, and every second
 column has no effect. Scales of noise are those of the plan that the rules make; estimate, intervals and what counts as
 identified are the package's own functions. Only the model at which gradient and Hessian are taken is made in a shorter
 way: the minimiser of one noised objective with the share of the budget and the regulariser that the rules give the
-rounds. Data sets are drawn in batches by JAX, on a GPU where there is one; all else is NumPy's. No constant of the
-package was picked on the cells of `--held-out`. `--end-to-end` goes through the estimator instead, noise drawn from
-seeds: a cell or two.
+rounds. Data sets are drawn again whenever they are looked at, a process a core, and passed over in blocks of rows in
+single precision, whose rounding is a ten-thousandth of the least noise. No constant of the package was picked on the
+cells of `--held-out`. `--end-to-end` goes through the estimator instead, noise drawn from seeds: a cell or two.
 """
 
 import argparse
-import functools
 import itertools
 import json
 import math
+import multiprocessing
+import os
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
-from scipy.stats import beta, chi2, kstest, norm
+from scipy.stats import beta, binom, chi2, kstest, norm
 
 from coterie import rules
 from coterie.engines.moments import derivative_stds, noise_std
@@ -39,6 +39,10 @@ from coterie.problems import L2, Huber, Logistic, Problem
 from coterie.promise import Privacy
 
 DELTA = 1e-6
+# rows that stay in a core's cache, and data sets that a worker takes at a time
+BLOCK, BATCH = 4096, 25
+# of Newton's method
+MOST_STEPS = 12
 SIZES, WIDTHS, PARTIES, EPSILONS, POSITIVES = (
     (600, 2000, 5000, 20000, 100000), (3, 6, 11, 21), (1, 4, 20), (0.5, 1.0, 4.0), (0.5, 0.05),
 )  # fmt: skip
@@ -75,54 +79,61 @@ def plan_of(n: int, d: int, parties: int, epsilon: float) -> Plan:
     return rules.make_plan(problem, facts, privacy, rules.Settled(), rules.Wanted())
 
 
-def _drawn(key, n, theta):
-    d = len(theta)
-    kx, ky = jax.random.split(key)
-    X = jax.random.uniform(kx, (n, d), minval=-1.0, maxval=1.0) / math.sqrt((d - 1) * 1.25)
-    X = X.at[:, -1].set(INTERCEPT)
-    return X, (jax.random.uniform(ky, (n,)) < jax.nn.sigmoid(X @ theta)).astype(X.dtype)
+class DataSet:
+    """Rows and labels of one repetition."""
+
+    def __init__(self, key: tuple[int, ...], n: int, theta: np.ndarray) -> None:
+        d, rng = len(theta), np.random.default_rng(key)
+        self.rows = rng.random((n, d), dtype=np.float32)
+        self.rows *= np.float32(2 / math.sqrt((d - 1) * 1.25))
+        self.rows -= np.float32(1 / math.sqrt((d - 1) * 1.25))
+        self.rows[:, -1] = INTERCEPT
+        chances = expit(self.rows @ theta.astype(np.float32))
+        self.labels = (rng.random(n, dtype=np.float32) < chances).astype(np.float32)
+
+    def moments(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and Hessian at f."""
+        gradient, hessian, f = np.zeros(len(f)), np.zeros((len(f), len(f))), f.astype(np.float32)
+        for start in range(0, len(self.rows), BLOCK):
+            rows = self.rows[start : start + BLOCK]
+            p = expit(rows @ f)
+            gradient += rows.T @ (p - self.labels[start : start + BLOCK])
+            hessian += rows.T @ ((p * (1 - p))[:, None] * rows)
+        return gradient, hessian
+
+    def minimiser(self, ridge: float, linear: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """Of the loss with ridge and linear term, to a hundredth of a score: far less than its noise moves it."""
+        f = start
+        for _ in range(MOST_STEPS):
+            g, H = self.moments(f)
+            move = np.linalg.solve(H + ridge * np.eye(len(f)), g + ridge * f + linear)
+            # rows have norm 1 at the most
+            f = f - move / max(1.0, np.linalg.norm(move) / 3)
+            if np.linalg.norm(move) < 0.01:
+                break
+        return f
 
 
-def _moments(X, y, f):
-    p = jax.nn.sigmoid(X @ f)
-    return X.T @ (p - y), X.T @ ((p * (1 - p))[:, None] * X)
-
-
-def _minimiser(X, y, ridge, linear):
-    def step(f, _):
-        g, H = _moments(X, y, f)
-        move = jnp.linalg.solve(H + ridge * jnp.eye(len(f)), g + ridge * f + linear)
-        return f - move / jnp.maximum(1.0, jnp.abs(X @ move).max() / 3), None
-
-    return jax.lax.scan(step, jnp.zeros(X.shape[1]), None, length=7)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(1,))
 def _started(keys, n, theta, ridges, stds):
     """Models of each setting, (repeat, setting, d), and exact Hessians at the truth."""
-
-    def one(key):
-        X, y = _drawn(key, n, theta)
-
-        def setting(place, ridge, std):
-            b = jax.random.normal(jax.random.fold_in(key, place + 1), theta.shape) * std
-            return _minimiser(X, y, ridge, b)
-
-        models = jax.lax.map(lambda s: setting(*s), (jnp.arange(len(ridges)), ridges, stds))
-        return models, _moments(X, y, theta)[1]
-
-    return jax.vmap(one)(keys)
+    models, exact = [], []
+    for key in keys:
+        data, noise = DataSet((*key, 0), n, theta), np.random.default_rng((*key, 1))
+        plain = data.minimiser(1.0, np.zeros(len(theta)), np.zeros(len(theta)))
+        models.append(
+            [data.minimiser(r, noise.normal(0, std, len(theta)), plain) for r, std in zip(ridges, stds, strict=True)]
+        )
+        exact.append(data.moments(theta)[1])
+    return np.array(models), np.array(exact)
 
 
-@functools.partial(jax.jit, static_argnums=(1,))
 def _at(keys, n, theta, models):
     """Exact gradients and Hessians at the models of each setting; the data are drawn again."""
-
-    def one(key, models):
-        X, y = _drawn(key, n, theta)
-        return jax.lax.map(lambda f: _moments(X, y, f), models)
-
-    return jax.vmap(one)(keys, models)
+    found = []
+    for key, of_settings in zip(keys, models, strict=True):
+        data = DataSet((*key, 0), n, theta)
+        found.append([data.moments(f) for f in of_settings])
+    return tuple(np.array([[one[k] for one in settings] for settings in found]) for k in (0, 1))
 
 
 def symmetric(rng, shape, p, std):
@@ -130,7 +141,7 @@ def symmetric(rng, shape, p, std):
     return E + np.swapaxes(E, -1, -2) + np.eye(p) * rng.normal(0, std, (*shape, p))[..., None, :]
 
 
-def cells_of(n, d, positives, settings, repeats, seed, budget_bytes):
+def cells_of(n, d, positives, settings, repeats, seed, workers):
     """All settings (N, epsilon) on the same `repeats` data sets."""
     theta = truth(d, positives)
     plans = [plan_of(n, d, parties, epsilon) for parties, epsilon in settings]
@@ -140,20 +151,18 @@ def cells_of(n, d, positives, settings, repeats, seed, budget_bytes):
         [2 * m / math.sqrt(1 - rules.INFERENCE_SHARE) * r for m, r in zip(multipliers, many, strict=True)]
     )
     ridges = 1.0 + fit_stds / rules.SCORE
-    batch = max(1, min(repeats, int(budget_bytes / (n * d * 8 * 6))))
     rng = np.random.default_rng([seed, n, d, int(1000 * positives)])
     constant = np.append(np.zeros(d - 1), 1 / INTERCEPT)
-    keys = jax.random.split(jax.random.key(seed), repeats)
-    parts = [keys[start : start + batch] for start in range(0, repeats, batch)]
+    keys = [(seed, n, d, int(1000 * positives), repeat) for repeat in range(repeats)]
+    parts = [slice(start, start + BATCH) for start in range(0, repeats, BATCH)]
 
-    def in_parts(function, *arrays):
-        found = [
-            jax.tree.map(np.asarray, function(part, n, theta, *(a[i * batch : (i + 1) * batch] for a in arrays)))
-            for i, part in enumerate(parts)
+    def in_parts(function, *arrays, **settings):
+        asked = [
+            workers.submit(function, keys[part], n, theta, *(a[part] for a in arrays), **settings) for part in parts
         ]
-        return [np.concatenate(column) for column in zip(*found, strict=True)]
+        return [np.concatenate(column) for column in zip(*(one.result() for one in asked), strict=True)]
 
-    models, exact = in_parts(lambda part, n, theta: _started(part, n, theta, ridges, fit_stds))
+    models, exact = in_parts(_started, ridges=ridges, stds=fit_stds)
     stages = [[] for _ in settings]
     for k in range(len(plans[0].moments.multipliers)):
         gradients, hessians = in_parts(_at, models)
@@ -170,8 +179,12 @@ def cells_of(n, d, positives, settings, repeats, seed, budget_bytes):
         oracle_std = 2 * multipliers[place] * many[place]
         cell = {"n": n, "d": d, "parties": parties, "epsilon": epsilon, "positives": positives}
         told.append((cell, stages[place], theta, exact, oracle_std))
-    with ThreadPoolExecutor() as threads:
-        yield from threads.map(lambda one: {**one[0], **measured(*one[1:])}, told)
+    yield from workers.map(_cell, told)
+
+
+def _cell(told):
+    cell, *found = told
+    return {**cell, **measured(*found)}
 
 
 def measured(stages, theta, exact, oracle_std):
@@ -300,7 +313,7 @@ def plot(results, path):
     """Width over that without privacy, against n and epsilon: six columns, balanced, of the cells that are there."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharex=True, sharey=True, layout="constrained")
     for ax, parties in zip(axes, (1, 4), strict=True):
         for epsilon in EPSILONS:
             wanted = {"d": 6, "parties": parties, "epsilon": epsilon, "positives": 0.5}
@@ -309,12 +322,62 @@ def plot(results, path):
             found = [(n, width) for n, width in found if width != "infinite"]
             ax.plot(*zip(*found, strict=True), "o-", label=f"ε = {epsilon:g}")
         ax.set(xscale="log", yscale="log", xlabel="records", title=f"{parties} noise{'s' * (parties > 1)}")
+        ax.set_xticks(SIZES, [f"{n:,}" for n in SIZES])
         ax.set_yticks([1, 2, 3, 5], ["1", "2", "3", "5"])
         ax.minorticks_off()
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("width / width without privacy")
     axes[0].legend()
     figure.savefig(path, dpi=150)
+
+
+def summary(results):
+    """What a file of cells shows, by size and share of positives; `half`: at least half of coefficients identified."""
+
+    def between(rows, key, scale=100.0, digits=1):
+        found = [scale * r[key] for r in rows if isinstance(r.get(key), float)]
+        return f"{min(found):.{digits}f} to {max(found):.{digits}f}" if found else "-"
+
+    half = [r for r in results if r["identified"] >= 0.5]
+    print("positives  records  half  of  coverage, %     noise ignored, %  width / not private")
+    for positives, n in sorted({(r["positives"], r["n"]) for r in results}, key=lambda cell: (-cell[0], cell[1])):
+        cells = [r for r in results if (r["positives"], r["n"]) == (positives, n)]
+        rows = [r for r in cells if r in half]
+        print(
+            f"{positives:9g}  {n:7,}  {len(rows):4}  {len(cells):2}  {between(rows, 'coverage'):14}  "
+            f"{between(rows, 'noise_ignored'):16}  {between(rows, 'width_over_non_private', 1.0, 2)}"
+        )
+    inside = sum(0.93 <= r["coverage"] <= 0.97 for r in half)
+    print(f"coverage within 93 to 97 % in {inside} of {len(half)} cells: {between(half, 'coverage')} %")
+    few = [r for r in results if 0 < r["identified"] < 0.5]
+    counts = [r["identified"] * r["d"] * r["repeats"] for r in few]
+    covered = sum(r["coverage"] * count for r, count in zip(few, counts, strict=True)) / max(sum(counts), 1)
+    many = [r for r, count in zip(few, counts, strict=True) if count >= 200]
+    print(
+        f"fewer than half identified, but some: {len(few)} cells, {100 * covered:.1f} % of what is reported is "
+        f"covered; {between(many, 'coverage')} % in each of the {len(many)} with 200 coefficients or more"
+    )
+    print(f"nothing ever identified: {sum(r['identified'] == 0 for r in results)} cells")
+    joint = [r for r in half if r["joint_rejected"] is not None]
+    usual = sum(0.04 <= r["joint_rejected"] <= 0.06 for r in joint)
+    # of as many trials as each has, were every rate just 5 %
+    chance = sum(
+        binom.cdf(0.06 * r["joint_trials"], r["joint_trials"], 0.05)
+        - binom.cdf(0.04 * r["joint_trials"] - 1e-9, r["joint_trials"], 0.05)
+        for r in joint
+    )
+    print(
+        f"joint test of null columns at 5 %: 4 to 6 % in {usual} of {len(joint)} cells ({chance:.0f} if all were at "
+        f"5 %), {between(joint, 'joint_rejected')} % in all"
+    )
+    tests = [r for r in half if r["null_ks_p"] is not None]
+    print(f"Kolmogorov-Smirnov refuses {sum(r['null_ks_p'] < 0.01 for r in tests)} of {len(tests)} cells at 1 %")
+    large = [r for r in half if r["n"] >= 20_000]
+    oracle = [math.inf if r["width_over_oracle"] == "infinite" else r["width_over_oracle"] for r in large]
+    print(
+        f"width over the oracle's, {len(oracle)} cells with n >= 20,000: median {np.median(oracle):.3f}, "
+        f"largest {max(oracle):.3f}, within 1.25 in {sum(ratio <= 1.25 for ratio in oracle)}"
+    )
 
 
 def main() -> None:
@@ -329,9 +392,13 @@ def main() -> None:
     parser.add_argument("--out", help="a file for one line of JSON a cell, besides the screen")
     parser.add_argument("--end-to-end", action="store_true", help="through fit instead of the batch simulation")
     parser.add_argument("--plot", nargs=2, metavar=("RESULTS", "PNG"), help="draw the widths of a file of results")
+    parser.add_argument("--summary", metavar="RESULTS", help="what a file of results shows")
     parser.add_argument("--misspecified", action="store_true", help="regression with errors of unequal variance")
-    parser.add_argument("--memory", type=float, default=1.0, help="gigabytes for a batch of data sets")
     options = parser.parse_args()
+    if options.summary:
+        with open(options.summary) as file:
+            summary([json.loads(line) for line in file])
+        return
     if options.plot:
         with open(options.plot[0]) as file:
             plot([json.loads(line) for line in file], options.plot[1])
@@ -358,11 +425,13 @@ def main() -> None:
         for cell in wanted:
             tell(end_to_end(*cell, options.repeats, options.seed))
         return
-    jax.config.update("jax_enable_x64", True)
+    # a core each, and no threads of BLAS beside them
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    workers = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     for n, d, pos in dict.fromkeys((n, d, pos) for n, d, _, _, pos in wanted):
         started = time.perf_counter()
         settings = [(N, eps) for a, b, N, eps, c in wanted if (a, b, c) == (n, d, pos)]
-        for found in cells_of(n, d, pos, settings, options.repeats, options.seed, options.memory * 1e9):
+        for found in cells_of(n, d, pos, settings, options.repeats, options.seed, workers):
             tell(found)
         print(f"# n={n} d={d} positives={pos}: {time.perf_counter() - started:.1f} s", flush=True)
 
