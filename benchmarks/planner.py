@@ -2,6 +2,7 @@
 
     python benchmarks/planner.py                     tables from benchmarks/results/planner_grid.npz
     python benchmarks/planner.py --steeper           what forecast.STEEPER would be without each of the data sets
+    python benchmarks/planner.py --trust             whether trusting more ever hurts
     python benchmarks/planner.py --fit               the shapes of forecast.py, from the same file
     python benchmarks/planner_grid.py DATA OUT       every setting in every cell, on a machine with a GPU
     python benchmarks/planner.py --collect OUT DATA  its means, as benchmarks/results/planner_grid.npz
@@ -26,6 +27,8 @@ from scipy.optimize import minimize
 
 from coterie import forecast
 from coterie.forecast import Setting, Shape, Task
+from coterie.network.channels import PairwiseSum
+from coterie.privacy.accountants import gaussian_multiplier
 
 STORED = Path(__file__).parent / "results" / "planner_grid.npz"
 GRID = tuple(itertools.product(forecast.REACHES, forecast.RIDGES, forecast.PACES, (False, True)))
@@ -210,6 +213,38 @@ def show_steeper(results: dict[str, Results], every: int) -> None:
         print(f"without {name}: {STEEPER[int(np.argmin(of_others))]:g}")
 
 
+# --- trust ------------------------------------------------------------------------------------------------------------
+
+STEPS = (("nobody", "pairs"), ("pairs", "a curator"), ("nobody", "a curator"))
+
+
+def show_trust(results: dict[str, Results], n_shown: int = 10) -> None:
+    """How much worse the planned error is with more trust, the worst first, with half the difference of both halves of
+    seeds in each cell as its spread; delta and noises are those of `planner_packs.py`."""
+    found = []
+    for name, own in results.items():
+        shapes = [shape for other, shape in forecast.SHAPES.items() if other != name]
+        seen = []
+        for level in range(len(own.noises)):
+            task = own.task(level)
+            place = forecast.choose(task, settings_of(task), forecast.with_steeper(shapes))[0]
+            halves = np.array([own.first[level, place, 0], own.second[level, place, 0]])
+            seen.append((halves.mean(), abs(halves[0] - halves[1]) / 2))
+        change, delta = 2 * math.sqrt(2) if own.n_classes > 2 else 2.0, 1e-6 if own.n > 20_000 else 1e-5
+        for n, epsilon in itertools.product((5, 20, 100), (0.5, 1.0, 2.0, 4.0)):
+            pairs = PairwiseSum(colluders=(n - 1) // 3).noise(n).total
+            by_trust = {"nobody": math.sqrt(n), "pairs": pairs, "a curator": 1.0}
+            noise = change * gaussian_multiplier(epsilon, delta)
+            cell = {who: seen[np.abs(own.noises - noise * total).argmin()] for who, total in by_trust.items()}
+            for less, more in STEPS:
+                worse, spread = cell[more][0] - cell[less][0], math.hypot(cell[more][1], cell[less][1])
+                found.append((100 * worse, 100 * spread, f"{name}, {n} parties, epsilon {epsilon:g}: {less} to {more}"))
+    found.sort(reverse=True)
+    print(f"of {len(found)} steps {sum(step[0] > 0.1 for step in found)} are worse by more than 0.1 points")
+    for worse, spread, words in found[:n_shown]:
+        print(f"{worse:+.2f} ± {spread:.2f} {words}")
+
+
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 LEVELS = (0, 4, 9, 14, 20, 24, 26)
@@ -253,6 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="only every so many levels of noise")
     parser.add_argument("--steeper", action="store_true")
+    parser.add_argument("--trust", action="store_true")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--collect", type=Path, nargs=2, metavar=("OUT", "DATA"))
     options = parser.parse_args()
@@ -260,6 +296,8 @@ def main() -> None:
         collect(*options.collect)
     elif options.steeper:
         show_steeper(stored(), options.every)
+    elif options.trust:
+        show_trust(stored())
     elif options.fit:
         for name, own in stored().items():
             share = forecast.SHAPES[name].share if name in forecast.SHAPES else 0.5

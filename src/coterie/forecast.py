@@ -117,7 +117,8 @@ class Shape(NamedTuple):
     column_decay: float
 
 
-# as they were found by benchmarks/planner.py --fit; a forecast for one of these data sets leaves its own line out
+# fitted in the distance of benchmarks/planner.py --fit, whose search ends at others that are no closer on average; a
+# forecast for one of these data sets leaves its own line out
 SHAPES: dict[str, Shape] = {
     "BudgetFood": Shape(1.078, 0.26, 0.7, 0.279, 2.81, 0.225, 0.657, 0.552, -0.91, 1.518),
     "DoctorContacts": Shape(0.882, 0.68, 0.138, 0.8, 1.107, 0.401, 0.8, 0.6, 2.407, 0.67),
