@@ -16,18 +16,16 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent / "nvflare_bare"))
+from processor_time import per_round, processor_time
 
 from coterie.cli.spec.local_sites import sites_of
 from coterie.relay.engines import on_this_machine
 from coterie.site.coordinator import Coordinator
 from coterie.site.envelope import Sealing
 from coterie.site.store import Store
-from processor_time import per_round, processor_time
 from sites import four_hospitals
 
 GOAL = 1.2
@@ -72,8 +70,9 @@ class BareNvflare:
                 resources = json.loads((local / "resources.json").read_text())
                 resources["class_allow_list"] += ["bare_nvflare.AtServer", "bare_nvflare.AtSite"]
                 (local / "resources.json").write_text(json.dumps(resources))
-        code = Path(__file__).parent / "nvflare_bare"
-        os.environ["PYTHONPATH"] = f"{code}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        here = Path(__file__).resolve().parent
+        found = [str(here / "nvflare_bare"), str(here), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(found)
 
     def round_trips(self, place, sizes, n_rounds):
         """Seconds of each, and processor time of one by part, where it is told."""

@@ -187,8 +187,8 @@ class Coordinator:
         self._keep(t, list(packets), released)
 
     def _written(self) -> None:
-        """Wait until what was released is on disk. What sites have sent may be passed on meanwhile: it is on their disks,
-        and they answer with the same bytes when they are asked again."""
+        """Wait until what was released is on disk. What sites have sent may be passed on meanwhile: it is on their
+        disks, and they answer with the same bytes when they are asked again."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
