@@ -6,7 +6,8 @@
 Four hospitals (heart disease) on this machine, each site a process. A round is everything from a coordinator's request
 to its record of what was released: sealing, the engine, the site's checks, its step, its commit on disk, its signature.
 The bare round trip is a job of the engine alone that sends every site as many bytes and gets as many back. The same
-round without any engine, over the sites' sockets, shows how much of it is the sites' own work.
+round without any engine, over the sites' sockets, shows how much of it is the sites' own work. Processor time is told
+beside it, by part: what else runs on this machine changes it little.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import statistics
 import time
 from pathlib import Path
 
+from processor_time import per_round, processor_time
+
 from coterie.cli.spec.local_sites import sites_of
 from coterie.relay.engines import on_this_machine
 from coterie.site.coordinator import Coordinator
@@ -26,11 +29,14 @@ from coterie.site.store import Store
 from sites import four_hospitals
 
 GOAL = 1.2
+# in the first rounds sites compile their steps
+SKIPPED = 2
 
 
-def measured(carry, proposal, keys, folder):
-    """Seconds of each round, and the sizes of a request and an answer in the middle of the run."""
-    at, sizes = [], []
+def measured(carry, proposal, keys, folder, started):
+    """Seconds of each round, processor time of a round by part, and the sizes of a request and an answer in the middle
+    of the run. started: the folder of everything that runs here."""
+    at, sizes, spent = [], [], []
 
     def looking(party, envelope):
         answer = carry(party, envelope)
@@ -39,12 +45,14 @@ def measured(carry, proposal, keys, folder):
 
     def watch(now):
         if now.phase == "round" and not now.answered:
+            if len(at) == SKIPPED:
+                spent.append(processor_time(started, os.getpid()))
             at.append(time.perf_counter())
 
     Coordinator(proposal, keys, Sealing(proposal, keys, looking), folder, watch=watch).run()
+    spent.append(processor_time(started, os.getpid()))
     rounds = [after - before for before, after in itertools.pairwise(at)]
-    # in the first two rounds sites compile their steps
-    return rounds[2:], sizes[len(sizes) // 2]
+    return rounds[SKIPPED:], per_round(*spent, len(at) - SKIPPED), sizes[len(sizes) // 2]
 
 
 class BareNvflare:
@@ -62,15 +70,17 @@ class BareNvflare:
                 resources = json.loads((local / "resources.json").read_text())
                 resources["class_allow_list"] += ["bare_nvflare.AtServer", "bare_nvflare.AtSite"]
                 (local / "resources.json").write_text(json.dumps(resources))
-        code = Path(__file__).parent / "nvflare_bare"
-        os.environ["PYTHONPATH"] = f"{code}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        here = Path(__file__).resolve().parent
+        found = [str(here / "nvflare_bare"), str(here), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(found)
 
     def round_trips(self, place, sizes, n_rounds):
-        """Seconds of each."""
+        """Seconds of each, and processor time of one by part, where it is told."""
         from coterie.relay import nvflare
 
         kit, out = place / "kits" / nvflare.USER, place / "bare.json"
-        arguments = {"n_rounds": n_rounds, "there": sizes[0], "back": sizes[1], "out": str(out)}
+        arguments = {"n_rounds": n_rounds, "skipped": SKIPPED, "there": sizes[0], "back": sizes[1], "out": str(out)}
+        arguments["started"] = str(place)
         names = json.loads((kit / nvflare.KIT).read_text())["parties"]
         nvflare.write_job(kit / "bare", names, "bare_nvflare.AtServer", arguments, "bare_nvflare.AtSite")
         session = nvflare.Session(kit)
@@ -83,7 +93,8 @@ class BareNvflare:
                 time.sleep(1.0)
         finally:
             session.close()
-        return json.loads(out.read_text())[2:]
+        told = json.loads(out.read_text())
+        return told["seconds"][SKIPPED:], told["processor"]
 
 
 class BareFlower:
@@ -93,7 +104,7 @@ class BareFlower:
         pass
 
     def round_trips(self, place, sizes, n_rounds):
-        """Seconds of each."""
+        """Seconds of each, and processor time of one by part, where it is told."""
         from coterie.relay import flower
 
         out, app = place / "bare.json", Path(__file__).parent / "flower_bare"
@@ -104,7 +115,7 @@ class BareFlower:
             if time.monotonic() > end:
                 raise SystemExit("the bare app came to no result")
             time.sleep(1.0)
-        return json.loads(out.read_text())[2:]
+        return json.loads(out.read_text())[SKIPPED:], {}
 
 
 BARE = {"flower": BareFlower(), "nvflare": BareNvflare()}
@@ -117,13 +128,13 @@ def main(engine, n_rounds):
         place = running.folder / "engine"
         bare.prepare(place, running.sockets)
         with on_this_machine(engine, place, running.sockets) as carry:
-            ours, sizes = measured(carry, proposal, keys, running.folder / "run")
-            theirs = bare.round_trips(place, sizes, n_rounds)
+            ours, spent, sizes = measured(carry, proposal, keys, running.folder / "run", running.folder)
+            theirs, spent_bare = bare.round_trips(place, sizes, n_rounds)
         again = dataclasses.replace(proposal, nonce=os.urandom(16).hex())
         for site in running.places.values():
             Store(site).approve(again)
         with on_this_machine("sites", place, running.sockets) as carry:
-            own, _ = measured(carry, again, keys, running.folder / "without")
+            own, spent_own, _ = measured(carry, again, keys, running.folder / "without", running.folder)
     ours_s, bare_s, own_s = (statistics.median(times) for times in (ours, theirs, own))
     print(f"{engine}, 4 sites, {len(ours)} rounds, {sizes[0]:,} bytes to each site and {sizes[1]:,} back")
     print(f"round        {1e3 * ours_s:8.1f} ms")
@@ -131,6 +142,14 @@ def main(engine, n_rounds):
     print(f"no engine    {1e3 * own_s:8.1f} ms  (the sites' own work)")
     print(f"round / bare {ours_s / bare_s:8.2f}      (goal: at most {GOAL})")
     print(f"round / (bare + own work) {ours_s / (bare_s + own_s):.2f}")
+    print(f"{'processor time of a round, ms':32s}{'round':>8s}{'bare':>8s}{'no engine':>11s}")
+    columns = [spent, spent_bare, spent_own]
+    for part in sorted({part for column in columns for part in column}):
+        shown = ["" if part not in column else f"{1e3 * column[part]:.1f}" for column in columns]
+        print(f"{part:32s}{shown[0]:>8s}{shown[1]:>8s}{shown[2]:>11s}")
+    sums = [f"{1e3 * sum(column.values()):.1f}" for column in columns]
+    print(f"{'together':32s}{sums[0]:>8s}{sums[1]:>8s}{sums[2]:>11s}")
+    print(f"load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

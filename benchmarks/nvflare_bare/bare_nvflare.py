@@ -3,25 +3,31 @@
 import json
 import os
 import time
+from pathlib import Path
 
 from nvflare.collab import collab
+from processor_time import per_round, processor_time
 
 
 class AtServer:
-    def __init__(self, n_rounds, there, back, out):
-        self.n_rounds, self.there, self.back, self.out = n_rounds, there, back, out
+    def __init__(self, n_rounds, skipped, there, back, out, started):
+        self.n_rounds, self.skipped, self.there, self.back = n_rounds, skipped, there, back
+        self.out, self.started = out, started
 
     @collab.main
     def measure(self):
-        times = []
-        for _ in range(self.n_rounds):
+        times, spent = [], []
+        for t in range(self.n_rounds):
+            if t == self.skipped:
+                spent.append(processor_time(Path(self.started)))
             started = time.perf_counter()
             # random, so that no compression makes it smaller than something sealed
             answers = collab.clients.echo(os.urandom(self.there), self.back)
             assert all(len(answer) == self.back for _, answer in answers)
             times.append(time.perf_counter() - started)
+        spent.append(processor_time(Path(self.started)))
         with open(f"{self.out}.part", "w") as file:
-            json.dump(times, file)
+            json.dump({"seconds": times, "processor": per_round(*spent, self.n_rounds - self.skipped)}, file)
         os.replace(f"{self.out}.part", self.out)
 
 

@@ -87,7 +87,8 @@ def run_with_kills(hospitals, place, kind, victims):
 
     place.mkdir()
     keys = PrivateKeys.generate()
-    proposal, _ = made.propose(made.plan_of(kind, max(ROUNDS, len(victims))), list(hospitals.sites.values()), keys=keys)
+    plan = made.plan_of(kind, max(ROUNDS, 1 + len(victims)))
+    proposal, _ = made.propose(plan, list(hospitals.sites.values()), keys=keys)
     (place / "proposal.json").write_text(proposal.to_json())
     keys.save(place / "key")
     for site in hospitals.sites.values():
@@ -102,10 +103,9 @@ def run_with_kills(hospitals, place, kind, victims):
         while coordinator.poll() is None:
             if time.monotonic() > end:
                 return "it did not come to its end"
-            # the first is killed as soon as sites were asked, each next one when a round more is through
+            # the first is killed when a round was sent, each next one when a round more is through
             rounds = len(list((place / "rounds").glob("round-*")))
-            begun = (place / "received").exists()
-            if waiting and begun and rounds >= len(victims) - len(waiting):
+            if waiting and rounds > len(victims) - len(waiting):
                 victim = waiting.pop(0)
                 if victim == "everything":
                     coordinator.kill()

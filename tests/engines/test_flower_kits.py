@@ -47,7 +47,9 @@ def deployed(tmp_path):
     """Sites that have approved a study and are served, and all of Flower, by the commands in the kits' units."""
     port, *node_ports = flower.free_ports(1 + len(SIZES))
     named = [word for name in SIZES for word in ("--party", name)]
-    coterie("deploy", tmp_path / "kits", "--engine", "flower", "--server", f"127.0.0.1:{port}", *named)
+    told = coterie("deploy", tmp_path / "kits", "--engine", "flower", "--server", f"127.0.0.1:{port}", *named)
+    folders = ", ".join(["server", *(f"sites/{name}" for name in sorted(SIZES))])
+    assert f"a private key lies in each of {folders}: send" in told
     (tmp_path / "schema.toml").write_text(SCHEMA)
     identities = {}
     for name, size in SIZES.items():

@@ -205,6 +205,8 @@ def test_kits_for_separate_machines_have_no_more_secrets_than_they_need(tmp_path
         "sites/south clinic/flare/startup/client.key",
     }
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
+    # the coordinator's too
+    assert "a private key lies in each of coordinator, server, sites/north, sites/south clinic: send" in done.stdout
     kit = json.loads((out / "coordinator" / nvflare.KIT).read_text())
     assert kit["parties"] == {"north": "site-0", "south clinic": "site-1"}
     # a site runs our class and no other, and takes neither code nor shell commands
@@ -214,6 +216,9 @@ def test_kits_for_separate_machines_have_no_more_secrets_than_they_need(tmp_path
         "nvflare.collab.runtime.executor.CollabExecutor",
         "coterie.relay.nvflare_job.AtSite",
     ]
+    # nor is there a line in its logs for every call
+    told = json.loads((local / "log_config.json").read_text())["loggers"]
+    assert told["nvflare.collab.runtime.cell_dispatcher"] == {"level": "WARNING"}
     [rights] = json.loads((local / "authorization.json").read_text())["permissions"].values()
     assert rights["byoc"] == rights["shell_commands"] == rights["operate"] == "none"
     other = [*command[:4], f"{out}-2", "--engine", "nvflare", "--server", "192.0.2.7", "--party", "north"]

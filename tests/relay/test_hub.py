@@ -128,3 +128,23 @@ def test_a_worker_without_a_coordinator_or_a_site_says_so(place, monkeypatch):
 def test_an_engine_that_is_none_is_named(tmp_path):
     with pytest.raises(InputError, match="engine: got 'telepathy'; one of sites"):
         on_this_machine("telepathy", tmp_path, {})
+
+
+def test_threads_that_carry_are_used_again_and_end_with_the_coordinator(place):
+    carried = []
+
+    def exchange(party, envelope):
+        carried.append(threading.current_thread())
+        return envelope
+
+    with Hub.at(place) as hub:
+        _, thread = carrying(place, exchange)
+        connected(hub)
+        for number in range(20):
+            assert hub("a", bytes([number])) == bytes([number])
+    # one is free again when its answer is there, or a moment later
+    assert len(set(carried)) <= 3
+    thread.join(10)
+    for one in set(carried):
+        one.join(10)
+        assert not one.is_alive()

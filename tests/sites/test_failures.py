@@ -1,12 +1,17 @@
 """What goes wrong at a site is refused before anything leaves, and nothing is charged twice once it is right again."""
 
 import resource
+import threading
 import time
 
+import numpy as np
 import pytest
 from made import NAMES, approved, direct, make_sites, plan_of
 
+from coterie.site import coordinator as coordinator_module
+from coterie.site.coordinator import Coordinator
 from coterie.site.messages import pack, unpack
+from coterie.site.store import write_whole
 
 
 @pytest.fixture
@@ -83,3 +88,75 @@ def test_records_that_changed_since_the_approval_are_refused(opened):
     assert site.ledger.reservation(proposal.digest) is None
     records.with_suffix(".away").rename(records)
     assert opening().kind == "ready"
+
+
+@pytest.mark.parametrize("kind", ["graph", "pairs", "walk", "gradient"])
+def test_a_coordinator_whose_last_rounds_never_reached_its_disk_goes_on(kind, tmp_path):
+    """What sites have committed they tell again, byte for byte, though they have heard it already."""
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of(kind, 5), sites)
+    answers, place, carry = {}, tmp_path / "run", direct(sites)
+
+    def exchange(party, packet):
+        asked, answer = unpack(packet), carry(party, packet)
+        if asked.kind == "round":
+            assert answers.setdefault((party, asked["round"]), answer) == answer
+        return answer
+
+    whole = Coordinator(proposal, keys, exchange, place).run()
+    assert len(list(place.glob("round-*"))) == 5
+    # a sum that a curator has noised is on disk before anybody is told: only the last one can be missing
+    for t in (4,) if kind == "gradient" else (4, 3):
+        (place / f"round-{t:06d}").unlink()
+    again = Coordinator(proposal, keys, exchange, place)
+    if kind == "gradient":
+        # nobody was told of it, so a new sum is as good
+        assert again.run().releases.shape == whole.releases.shape
+    else:
+        assert np.array_equal(again.run().releases, whole.releases)
+    assert len(again.signatures()["signed"]) == len(NAMES)
+    for site in sites:
+        committed = site.ledger.reservation(proposal.digest).committed
+        kinds = [entry.kind for entry in site.ledger.entries()]
+        assert (kinds.count("reserved"), kinds.count("committed")) == (1, len(committed))
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("gradient", True), ("graph", False)])
+def test_a_sum_that_was_noised_is_on_disk_before_anybody_is_told(kind, waits, monkeypatch, tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of(kind, 3), sites)
+    place, passed_on, carry = tmp_path / "run", threading.Event(), direct(sites)
+
+    def slowly(path, content):
+        if path.name == "round-000000" and not waits:
+            # by then a coordinator that does not wait has asked for the next round
+            assert passed_on.wait(20.0)
+        write_whole(path, content)
+
+    def exchange(party, packet):
+        asked = unpack(packet)
+        if asked.kind == "round" and asked["round"] == 1:
+            assert not waits or (place / "round-000000").exists()
+            passed_on.set()
+        return carry(party, packet)
+
+    monkeypatch.setattr(coordinator_module, "write_whole", slowly)
+    Coordinator(proposal, keys, exchange, place).run()
+    assert passed_on.is_set()
+    assert sorted(path.name for path in place.glob("round-*")) == [f"round-{t:06d}" for t in range(3)]
+
+
+def test_a_coordinator_that_cannot_write_says_so(monkeypatch, tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("graph", 3), sites)
+
+    def full(path, content):
+        if path.name == "round-000001":
+            raise OSError(28, "No space left on device")
+        write_whole(path, content)
+
+    monkeypatch.setattr(coordinator_module, "write_whole", full)
+    with pytest.raises(OSError, match="No space left"):
+        Coordinator(proposal, keys, direct(sites), tmp_path / "run").run()
+    # and nothing stands after the gap
+    assert [path.name for path in (tmp_path / "run").glob("round-*")] == ["round-000000"]

@@ -3,6 +3,8 @@
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -62,3 +64,45 @@ def test_nobody_at_a_socket_is_said_so(tmp_path):
     sockets = Sockets({"east": tmp_path / "east.sock"})
     with pytest.raises(UnreachableError, match="east: no answer"):
         sockets("east", b"x")
+
+
+STOPPED = """
+import os, queue, signal, sys, threading, time
+from pathlib import Path
+from coterie.site.serve import serve
+from coterie.site.site import Site
+
+place = Path(sys.argv[1])
+
+def stop():
+    sys.settrace(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def looking(frame, event, _):
+    # in a queue that is written in Python, when it has locked itself
+    if frame.f_code is queue.Queue.get.__code__:
+        return lambda frame, event, _: stop() if frame.f_locals["self"].mutex.locked() else None
+
+def later():
+    while '"serving"' not in (place / "log.jsonl").read_text():
+        time.sleep(0.05)
+    time.sleep(1.0)
+    stop()
+
+threading.Thread(target=later, daemon=True).start()
+sys.settrace(looking)
+serve(Site(place))
+"""
+
+
+def test_sigterm_ends_a_site_whatever_it_interrupts(tmp_path):
+    """A handler of signals that waited for a lock which the code under it holds would wait for ever."""
+    [site, *_] = make_sites(tmp_path)
+    site.close()
+    process = subprocess.Popen([sys.executable, "-c", STOPPED, str(site.store.folder)])
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not site.store.socket_file.exists()

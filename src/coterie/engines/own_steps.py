@@ -167,17 +167,17 @@ class OneParty:
         self.steps = OwnSteps(plan, np.array([party]), [shard], paths=paths or Paths())
         self.public, private = plan.algorithm.init(plan.topology, self.d)
         self.private = jax.tree.map(lambda a: a[party : party + 1], private)
-        self.rounds_heard = 0
+        self.rounds_heard, self._who = 0, who_released(plan)
         self._inbox, self._combine = _public_steps(plan.algorithm, plan.topology)
 
     def hear(self, released: np.ndarray) -> None:
         """What was released in the next round, (width, d), as it stands in a transcript."""
         plan, t = self.plan, self.rounds_heard
-        received: Any = jnp.asarray(released)
+        received: Any = released
         if plan.algorithm.channel.aggregates:
             received = received[0]
-        elif (who := who_released(plan)) is not None:
-            received = Heard(jnp.asarray(who[t]), received)
+        elif self._who is not None:
+            received = Heard(self._who[t], received)
         self.public = self._combine(float(t), self.public, received)
         self.rounds_heard = t + 1
 

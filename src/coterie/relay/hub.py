@@ -42,7 +42,7 @@ class Hub:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._worker: socket.socket | None = None
-        self._waiting: dict[int, queue.Queue[bytes | None]] = {}
+        self._waiting: dict[int, queue.SimpleQueue[bytes | None]] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -62,7 +62,7 @@ class Hub:
 
     def __call__(self, party: str, envelope: bytes) -> bytes:
         """The party's answer; UnreachableError where there is none now."""
-        answered: queue.Queue[bytes | None] = queue.Queue()
+        answered: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         with self._lock:
             worker, number = self._worker, next(self._numbers)
             if worker is None:
@@ -153,21 +153,31 @@ class Worker:
             send(self._connection, encoded([request.number, answer or None]))
 
     def carry(self, exchange: Exchange) -> None:
-        """Carry everything by `exchange`, each request in a thread of its own, until the coordinator goes. What is on
-        its way then is not waited for: it may be at a site that is no more."""
+        """Carry everything by `exchange`, each request in a thread that has no other, until the coordinator goes. What
+        is on its way then is not waited for: it may be at a site that is no more."""
+        todo: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        # threads that have nothing to do, less requests that nobody has taken yet
+        free, started = threading.Semaphore(0), 0
 
-        def bring(request: Request) -> None:
-            try:
-                answer = exchange(request.party, request.envelope)
-            except UnreachableError:
-                answer = None
-            self.answer(request, answer)
+        def bring() -> None:
+            while (request := todo.get()) is not None:
+                try:
+                    answer = exchange(request.party, request.envelope)
+                except UnreachableError:
+                    answer = None
+                self.answer(request, answer)
+                free.release()
 
         try:
             for request in self.requests():
-                threading.Thread(target=bring, args=(request,), daemon=True).start()
+                if not free.acquire(blocking=False):
+                    threading.Thread(target=bring, daemon=True).start()
+                    started += 1
+                todo.put(request)
         finally:
             self.close()
+            for _ in range(started):
+                todo.put(None)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

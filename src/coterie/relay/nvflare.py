@@ -37,6 +37,7 @@ KIT = "kit.json"
 _PROJECT = "coterie"
 _CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 _EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+_CALLS = "nvflare.collab.runtime.cell_dispatcher"
 _AT_SERVER, _AT_SITE = "coterie.relay.nvflare_job.AtServer", "coterie.relay.nvflare_job.AtSite"
 # whoever has the coordinator's kit may submit our job and look after it; neither code of its own nor shell commands
 _PERMISSIONS = {
@@ -183,6 +184,10 @@ def _restrict(kit: Path, *, storage: Path | None = None) -> None:
         parts["job_scheduler"]["args"] = {"max_jobs": 4, **often}
     resources["components"] = list(parts.values())
     (local / "resources.json").write_text(json.dumps(resources, indent=1))
+    logging_of = json.loads((local / "log_config.json.default").read_text())
+    # else every call is told in three places, twice
+    logging_of["loggers"][_CALLS] = {"level": "WARNING"}
+    (local / "log_config.json").write_text(json.dumps(logging_of, indent=1))
     rules = {"format_version": "1.0", "permissions": {"lead": _PERMISSIONS}}
     (local / "authorization.json").write_text(json.dumps(rules, indent=1))
 

@@ -3,6 +3,8 @@
 Jobs name these classes and bring no code of their own, so a site can allow them and nothing else.
 """
 
+import itertools
+import math
 import threading
 import time
 from typing import Any
@@ -16,6 +18,8 @@ from coterie.site.sockets import UnreachableError
 
 # the longest that a site may take for one answer
 ANSWER_S = 600.0
+# after which a worker that has brought no answer is asked whether it is there
+LATE_S = 1.0
 # within which a site's worker says that it is there
 ALIVE_S = 5.0
 # after which a worker that says nothing is given up, and with it the job
@@ -32,26 +36,33 @@ class AtServer:
     def carry(self) -> str:
         worker = Worker.of_this_machine()
         sites = {client.name: client for client in collab.clients}
-        waiting: dict[str, int] = dict.fromkeys(self.parties.values(), 0)
+        # when each request that a site has not answered was sent
+        waiting: dict[str, dict[int, float]] = {name: {} for name in self.parties.values()}
+        numbers = itertools.count()
         lost: list[str] = []
 
         def exchange(party: str, envelope: bytes) -> bytes:
             name = self.parties.get(party)
             if name is None or name not in sites:
                 raise UnreachableError(f"{party}: no site of this job")
-            waiting[name] += 1
+            number = next(numbers)
+            waiting[name][number] = time.monotonic()
             try:
                 return sites[name](timeout=ANSWER_S).carry(envelope)
             except CollabCallError as error:
                 raise UnreachableError(f"{party}: {error}") from None
             finally:
-                waiting[name] -= 1
+                del waiting[name][number]
+
+        def is_late(name: str) -> bool:
+            sent = min(waiting.get(name, {}).copy().values(), default=math.inf)
+            return time.monotonic() - sent > LATE_S
 
         def look() -> None:
             heard = dict.fromkeys(sites, time.monotonic())
             while not lost:
                 for name, site in sites.items():
-                    if not waiting.get(name) or self._is_alive(site):
+                    if not is_late(name) or self._is_alive(site):
                         heard[name] = time.monotonic()
                     elif time.monotonic() - heard[name] > LOST_S:
                         lost.append(name)

@@ -1,15 +1,15 @@
 """The coordinator: it asks the sites round by round, passes on what they release, and never sees a record.
 
-What was released is on its disk before it is passed on, so it can be killed and started again; sites that are asked for
-a round again answer with the bytes they have stored. Where the plan has a curator, the coordinator is the curator: it
-opens sealed contributions, noises their sum, and passes on nothing else.
+What was released is written to its disk, round after round, so it can be killed and started again; sites that are asked
+for a round again answer with the bytes they have stored. Where the plan has a curator, the coordinator is the curator:
+it opens sealed contributions, noises their sum, has it on disk before it is passed on, and passes on nothing else.
 """
 
 import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +95,9 @@ class Coordinator:
         self.known = dict.fromkeys(proposal.names, 0)
         # set by whoever wants to end this
         self.stop = threading.Event()
+        # one thread for each party, and one that writes while sites are at work
+        self._pool = ThreadPoolExecutor(len(proposal.names) + 1)
+        self._writing: Future[None] | None = None
         seed = proposal.seed
         self.source: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
 
@@ -105,8 +108,11 @@ class Coordinator:
             self._resume()
             opening = self._packed("open")
             self._ask_all("opening", self.proposal.names, lambda party: opening, self._opened, kind="ready")
-            for t in range(len(self.packets), self.form.n_releases):
-                self._round(t)
+            try:
+                for t in range(len(self.packets), self.form.n_releases):
+                    self._round(t)
+            finally:
+                self._written()
         return self.transcript
 
     @property
@@ -147,10 +153,19 @@ class Coordinator:
     def _round(self, t: int) -> None:
         workers, form, of_rounds = self.form.workers(t), self.form, t < self.plan.n_rounds
         request = {"round": t} if of_rounds else {"round": t, "model": self._model(t)}
+        # most parties have heard as much as the others, and are asked by one packet
+        packed: dict[int, bytes] = {}
+
+        def told(party: str) -> bytes:
+            known = self.known[party]
+            if known not in packed:
+                packed[known] = self._told("round" if of_rounds else "moments", party, t, **request)
+            return packed[known]
+
         answers = self._ask_all(
             "round" if of_rounds else "releases for intervals",
             workers,
-            lambda party: self._told("round" if of_rounds else "moments", party, t, **request),
+            told,
             lambda m: self._sent(t, m),
             kind=form.sent,
         )
@@ -163,9 +178,20 @@ class Coordinator:
             released = form.released(t, list(values))
         except MessageError as error:
             raise PartyError(f"round {t} cannot be used ({error}); the run ends, as was agreed") from None
-        # what leaves here is on disk first: a sum that was noised is never noised anew
-        write_whole(self._file(t), encoded(list(packets)))
+        # one after the other: no round is there without those before it
+        self._written()
+        self._writing = self._pool.submit(write_whole, self._file(t), encoded(list(packets)))
+        if form.curated:
+            # what leaves here is on disk first: a sum that was noised is never noised anew
+            self._written()
         self._keep(t, list(packets), released)
+
+    def _written(self) -> None:
+        """Wait until what was released is on disk. What sites have sent may be passed on meanwhile: it is on their
+        disks, and they answer with the same bytes when they are asked again."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _model(self, t: int) -> np.ndarray:
         """Where the moments numbered so are taken: once asked for, always there."""
@@ -252,14 +278,14 @@ class Coordinator:
             tell()
 
         tell()
-        with ThreadPoolExecutor(len(parties)) as pool:
-            asking = [pool.submit(ask, party) for party in parties]
-            try:
-                wait(asking, return_when=FIRST_EXCEPTION)
-            finally:
-                if not all(future.done() and future.exception() is None for future in asking):
-                    # nobody goes on waiting for the others
-                    self.stop.set()
+        asking = [self._pool.submit(ask, party) for party in parties]
+        try:
+            wait(asking, return_when=FIRST_EXCEPTION)
+        finally:
+            if not all(future.done() and future.exception() is None for future in asking):
+                # nobody goes on waiting for the others
+                self.stop.set()
+            wait(asking)
         failed = [error for future in asking if (error := future.exception()) is not None]
         for error in failed:
             # which those get who were waiting meanwhile

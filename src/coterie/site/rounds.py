@@ -19,7 +19,7 @@ from coterie.site.proposal import Proposal
 class RoundForm:
     def __init__(self, proposal: Proposal) -> None:
         self.proposal, self.plan = proposal, proposal.plan
-        self.n_rounds = self.plan.n_rounds
+        self.n_rounds, self.width = self.plan.n_rounds, self.plan.release_width
         # with what is released after the rounds
         self.n_releases = self.n_rounds + moments.n_moments(self.plan)
         channel = self.plan.algorithm.channel
@@ -64,7 +64,7 @@ class RoundForm:
                 raise MessageError(f"a sum of norm above {self.proposal.largest_norm:g}: somebody's message is none")
         if number >= 0:
             return np.stack(values)
-        released = np.zeros((self.plan.release_width, self.size(t)))
+        released = np.zeros((self.width, self.size(t)))
         released[: len(values)] = values
         return released
 

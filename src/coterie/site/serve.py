@@ -28,7 +28,8 @@ def serve(site: Site, socket_path: Path | None = None, *, group: str | None = No
     """
     path = site.store.socket_file if socket_path is None else socket_path
     with locked(site.store.folder, "site"), set_up(), listening(path, group=group) as listener:
-        asked: queue.Queue[Any] = queue.Queue()
+        # into which a handler of signals may put something, whatever it has interrupted
+        asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         stopping = threading.Event()
         _on_stop(lambda: (stopping.set(), asked.put(None)))
         threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
@@ -48,7 +49,7 @@ def _on_stop(stop: Callable[[], Any]) -> None:
             signal.signal(number, lambda *_: stop())
 
 
-def _accept(listener: socket.socket, asked: "queue.Queue[Any]", stopping: threading.Event) -> None:
+def _accept(listener: socket.socket, asked: "queue.SimpleQueue[Any]", stopping: threading.Event) -> None:
     places = threading.Semaphore(MOST_CONNECTIONS)
     while not stopping.is_set():
         try:
@@ -62,13 +63,13 @@ def _accept(listener: socket.socket, asked: "queue.Queue[Any]", stopping: thread
         threading.Thread(target=_converse, args=(connection, asked, places), daemon=True).start()
 
 
-def _converse(connection: socket.socket, asked: "queue.Queue[Any]", places: threading.Semaphore) -> None:
+def _converse(connection: socket.socket, asked: "queue.SimpleQueue[Any]", places: threading.Semaphore) -> None:
     """Envelope for envelope, until the other end goes or says something that is no frame."""
     try:
         connection.settimeout(IDLE_S)
         while True:
             envelope = receive(connection)
-            answered: queue.Queue[bytes] = queue.Queue()
+            answered: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             asked.put((envelope, answered.put))
             send(connection, answered.get())
     except (OSError, UnreachableError):

@@ -28,7 +28,7 @@ from coterie.certificate.statements import number
 from coterie.engines.own_steps import OneParty
 from coterie.errors import CoterieError, InputError, LocalSolveError
 from coterie.keys import PrivateKeys
-from coterie.ledger import Ledger, Price, Terms
+from coterie.ledger import Ledger, Price, Reservation, Terms
 from coterie.network.channels import PairwiseSum
 from coterie.plan import Plan
 from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, SystemEntropy
@@ -182,24 +182,28 @@ class Site:
         except MessageError as error:
             self._log_refusal(NOBODY, str(error))
             return pack("refused", NOBODY, self.policy.name, self.keys)
-        answer = self.handle(packet)
-        run = self._runs.get(unpack(answer).run)
+        digest, answer = self._handled(packet)
+        run = self._runs.get(digest)
         return answer if run is None else sealed_answer(answer, run.proposal.coordinator, envelope)
 
     def handle(self, packet: bytes) -> bytes:
         """The answer to a packet, whatever it is."""
+        return self._handled(packet)[1]
+
+    def _handled(self, packet: bytes) -> tuple[str, bytes]:
+        """The run that a packet names, and the answer."""
         run = NOBODY
         try:
             message = unpack(packet)
             run = message.run
-            return self._answer(message)
+            return run, self._answer(message)
         except (CoterieError, OSError) as error:
             reason = " ".join(str(error).split())[:500] or type(error).__name__
         except Exception as error:
             # a defect must not tell anything outside, nor stop the site
             reason = f"a defect ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         self._log_refusal(run, reason)
-        return pack("refused", run, self.policy.name, self.keys)
+        return run, pack("refused", run, self.policy.name, self.keys)
 
     def _log_refusal(self, run: str, reason: str) -> None:
         # a full disk is why it was refused, most likely
@@ -303,11 +307,11 @@ class _Run:
     def _answered(self, message: Message) -> bytes | None:
         """The reply to a round that was asked for before, or that more must be told first; what was told is heard."""
         t = message["round"]
-        self._check_reserved()
+        committed = self._reserved().committed
         behind = self._hear(message, t)
         if behind is not None:
             return behind
-        stored = self.site.ledger.reply(self.digest, t)
+        stored = self.site.ledger.reply(self.digest, t) if t in committed else None
         if stored is None and t != self.known:
             raise MessageError(f"round {t} after {self.known} rounds were heard; it was not asked for in time")
         return stored
@@ -324,13 +328,11 @@ class _Run:
         return reply
 
     def finish(self, message: Message) -> bytes:
-        self._check_reserved()
+        booked = self._reserved()
         behind = self._hear(message, self.form.n_releases)
         if behind is not None:
             return behind
         proposal, site = self.proposal, self.site
-        booked = site.ledger.reservation(self.digest)
-        assert booked is not None
         meant = [t for t in range(self.form.n_releases) if self.form.works(t, self.party)]
         if sorted(booked.committed) != meant:
             raise MessageError("the end of a run in which this site was not asked whenever the plan says so")
@@ -450,16 +452,16 @@ class _Run:
         """After a restart: the private state after round t, where this site had committed that round."""
         step = self._ready_step()
         leaves, shape = jax.tree.flatten(step.private)
-        booked = self.site.ledger.reservation(self.digest)
-        if not leaves or booked is None or booked.last_round != t or t >= self.plan.n_rounds:
+        if not leaves or t >= self.plan.n_rounds or self._reserved().last_round != t:
             return
         loaded = self.site.store.load_state(self.digest, t, [np.shape(leaf) for leaf in leaves])
         step.private = jax.tree.unflatten(shape, loaded)
 
-    def _check_reserved(self) -> None:
+    def _reserved(self) -> Reservation:
         booked = self.site.ledger.reservation(self.digest)
         if booked is None or booked.given_back:
             raise MessageError("a run whose price is not reserved")
+        return booked
 
     def _ledger_entry(self) -> str:
         """The hash of the entry that reserved this run's price."""
