@@ -374,10 +374,11 @@ def summary(results):
     print(f"Kolmogorov-Smirnov refuses {sum(r['null_ks_p'] < 0.01 for r in tests)} of {len(tests)} cells at 1 %")
     large = [r for r in half if r["n"] >= 20_000]
     oracle = [math.inf if r["width_over_oracle"] == "infinite" else r["width_over_oracle"] for r in large]
-    print(
-        f"width over the oracle's, {len(oracle)} cells with n >= 20,000: median {np.median(oracle):.3f}, "
-        f"largest {max(oracle):.3f}, within 1.25 in {sum(ratio <= 1.25 for ratio in oracle)}"
-    )
+    if oracle:
+        print(
+            f"width over the oracle's, {len(oracle)} cells with n >= 20,000: median {np.median(oracle):.3f}, "
+            f"largest {max(oracle):.3f}, within 1.25 in {sum(ratio <= 1.25 for ratio in oracle)}"
+        )
 
 
 def main() -> None:
