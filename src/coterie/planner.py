@@ -110,7 +110,7 @@ class Planner:
     ) -> "Planner":
         """`sizes`: records of each party; `n_features`: with the constant column; `label_bound`: of a regression."""
         labels = None if label_bound is not None else tuple(str(number) for number in range(n_classes))
-        numbers = tuple(whole_number("sizes", size, at_least=1) for size in sizes)
+        numbers = tuple(whole_number("sizes", size, at_least=0) for size in sizes)
         if not numbers:
             raise InputError("sizes: got none; the number of records of at least one party is needed")
         facts = Facts(
