@@ -8,7 +8,7 @@ import dataclasses
 import html
 import math
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from coterie.errors import InputError, MissingExtraError
@@ -25,7 +25,25 @@ def short(value: float) -> str:
 
 
 def percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def short_percent(value: float) -> str:
     return f"{100 * value:.4g} %"
+
+
+def tiny(value: float) -> str:
+    """A probability as a power of ten."""
+    mantissa, exponent = f"{value:.5e}".split("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return power if float(mantissa) == 1 else f"{float(mantissa):g} · {power}"
+
+
+def alike(values: Iterable[float]) -> Callable[[float], str]:
+    """One number of decimals for all of them, three digits of the largest: what is beside each other lines up."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    decimals = 2 if largest == 0 else max(0, 2 - math.floor(math.log10(largest)))
+    return short if decimals > 6 else lambda value: f"{value:,.{decimals}f}".replace("-", "−")
 
 
 def table_html(heading: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
@@ -76,6 +94,7 @@ class Lines:
     whole_x: bool = False
     from_zero: bool = True
     shown: Callable[[float], str] = short
+    shown_tick: Callable[[float], str] = short
 
     def table(self) -> Table:
         heading = ("line", self.x_label, self.y_label)
@@ -83,7 +102,7 @@ class Lines:
         return heading, [*points, *((name, "", self.shown(value)) for name, value in self.levels)]
 
     def svg(self, name: str) -> str:
-        left, right, top, height = 58.0, WIDTH - 14.0, 10.0, 210.0
+        left, right, top, height = 58.0, WIDTH - 14.0, 30.0, 210.0
         bottom = top + height
         ys = [y for s in self.series for y in s.y] + [value for _, value in self.levels]
         xs = [x for s in self.series for x in s.x]
@@ -102,11 +121,12 @@ class Lines:
         parts = []
         for tick in y_ticks:
             parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>')
-            parts.append(_text(left - 7, up(tick) + 4, self.shown(tick), "end"))
+            parts.append(_text(left - 7, up(tick) + 4, self.shown_tick(tick), "end"))
         for tick in x_ticks:
             parts.append(_text(across(tick), bottom + 17, short(tick), "middle"))
         parts.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
         parts.append(_text((left + right) / 2, bottom + 35, self.x_label, "middle"))
+        parts.append(_text(left - 40, 13, self.y_label, "start"))
         legend: list[tuple[str, str]] = []
         for k, s in enumerate(self.series):
             colour = k % len(COLOURS)
@@ -279,11 +299,14 @@ class Network:
             if len(self.names) > 16:
                 continue
             anchor = "middle" if abs(dx) < 0.3 else ("start" if dx > 0 else "end")
-            gap = radius + 6
+            gap, written = radius + 6, [*_two_lines(label, 104), f"{size:,}"]
             at_x = x + (0 if anchor == "middle" else math.copysign(gap, dx))
-            at_y = y + 1 + (0 if anchor != "middle" else (-gap - 12 if dy < 0 else gap + 10))
-            parts.append(_text(at_x, at_y, _fit(label, 104), anchor, whole=label))
-            parts.append(_text(at_x, at_y + 15, f"{size:,}", anchor))
+            if anchor == "middle":
+                at_y = y + (gap + 11 if dy > 0 else 4 - gap - 15 * (len(written) - 1))
+            else:
+                at_y = y + 1 - 7.5 * (len(written) - 2)
+            for k, line in enumerate(written):
+                parts.append(_text(at_x, at_y + 15 * k, line, anchor, whole=label if line.endswith("…") else None))
         described = (
             f"{len(self.names)} parties, drawn as large as their numbers of records. The table beside it lists them."
         )
@@ -359,6 +382,18 @@ def _fit(text: str, room: float) -> str:
         if wide > room:
             return text[: max(1, place - 1)] + "…"
     return text
+
+
+def _two_lines(text: str, room: float) -> list[str]:
+    """A name as it is where it fits, else in two lines, broken at the space nearest its middle, else cut."""
+    if _fit(text, room) == text:
+        return [text]
+    spaces = sorted((abs(place - len(text) / 2), place) for place, letter in enumerate(text) if letter == " ")
+    for _, place in spaces:
+        lines = [text[:place].rstrip(), text[place + 1 :].lstrip()]
+        if all(line and _fit(line, room) == line for line in lines):
+            return lines
+    return [_fit(text, room)]
 
 
 def _ticks(low: float, high: float, *, whole: bool = False, above: bool = False) -> list[float]:

@@ -230,9 +230,9 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         heading, *lines = _lines(self)
-        spent = _spent(self)
-        warnings = [(text, "", "", "") for text in self.verdict]
-        return table_html(heading, [*warnings, *lines, *([(spent, "", "", "")] if spent else [])], "Evaluation")
+        alone = ("",) * (len(heading) - 1)
+        spent = [(text, *alone) for text in (_spent(self),) if text]
+        return table_html(heading, [*((text, *alone) for text in self.verdict), *lines, *spent], "Evaluation")
 
     def plot(self, ax: Any = None) -> Any:
         """Calibration on matplotlib axes: what was predicted against how often it was true, bin by bin."""
@@ -365,7 +365,7 @@ def _baselines(model: Any, tables: dict[str, np.ndarray], names: Sequence[str]) 
 def evaluation_text(found: Evaluation) -> str:
     """For people: one line a metric, against answering the most frequent class."""
     lines = _lines(found)
-    widths = [max(len(line[place]) for line in lines) for place in range(4)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     spent = _spent(found)
     return "\n".join([*found.verdict, *shown, *([spent] if spent else [])])
@@ -375,7 +375,13 @@ def _spent(found: Evaluation) -> str:
     return "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
 
 
-def _lines(found: Evaluation) -> list[tuple[str, str, str, str]]:
+def _lines(found: Evaluation) -> list[tuple[str, ...]]:
+    """Exact numbers have no column for their noise."""
+    lines = _lines_with_noise(found)
+    return [(name, model, other) for name, model, _, other in lines] if found.public else [*lines]
+
+
+def _lines_with_noise(found: Evaluation) -> list[tuple[str, str, str, str]]:
     lines = [("", "model", "noise", "majority class")]
 
     def percent(value: float) -> str:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
-from coterie.charts import Lines, Network, Series, table_html
+from coterie.charts import Lines, Network, Series, short, table_html, tiny
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Curator
@@ -420,10 +420,11 @@ class Plan:
                 known[key] = self._person_epsilon((ledger, ()), delta, "best")
             return known[key]
 
-        curves: dict[tuple[float, ...], list[int]] = {}
+        # noise is found by search, so equal prices differ in digits that nobody sees: those are one line
+        curves: dict[tuple[str, ...], tuple[tuple[float, ...], list[int]]] = {}
         for i in drawn:
-            # sums in another order differ in their last digits
-            curves.setdefault(tuple(float(f"{spent(i, t):.9g}") for t in rounds), []).append(i)
+            losses = tuple(spent(i, t) for t in rounds)
+            curves.setdefault(tuple(map(short, losses)), (losses, []))[1].append(i)
 
         def named(alike: list[int]) -> str:
             others = int(np.isin(places, places[alike]).sum()) - 1
@@ -432,11 +433,11 @@ class Plan:
             more = "" if others == 0 else f" and {others} {'other' if others == 1 else 'others'}"
             return f"{self.facts.parties[alike[0]]}{more}"
 
-        series = [Series(named(alike), tuple(rounds), losses) for losses, alike in curves.items()]
+        series = [Series(named(alike), tuple(rounds), losses) for losses, alike in curves.values()]
         return Lines(
             title="Privacy loss as it is spent",
             x_label="rounds done",
-            y_label=f"ε at δ = {delta:g}",
+            y_label=f"ε at δ = {tiny(delta)}",
             series=tuple(series),
             levels=(("whole run" if self.moments is None else "whole run, with what intervals need", whole),),
             whole_x=True,

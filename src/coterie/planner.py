@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from coterie import forecast, rules
+from coterie.data.checks import whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.topology import UNRESTRICTED, make_topology
@@ -109,9 +110,12 @@ class Planner:
     ) -> "Planner":
         """`sizes`: records of each party; `n_features`: with the constant column; `label_bound`: of a regression."""
         labels = None if label_bound is not None else tuple(str(number) for number in range(n_classes))
+        numbers = tuple(whole_number("sizes", size, at_least=0) for size in sizes)
+        if not numbers:
+            raise InputError("sizes: got none; the number of records of at least one party is needed")
         facts = Facts(
-            parties=tuple(f"party {number + 1}" for number in range(len(tuple(sizes)))),
-            sizes=tuple(int(size) for size in sizes),
+            parties=tuple(f"party {number + 1}" for number in range(len(numbers))),
+            sizes=numbers,
             n_features=n_features,
             row_norm=1.0,
             labels=labels,

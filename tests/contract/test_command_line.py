@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.data.design import split_intercept
 from coterie.transcript import Transcript
 
 COTERIE = Path(sys.executable).with_name("coterie")
@@ -52,14 +53,41 @@ def test_the_demo_leaves_a_complete_directory(seeded_demo):
         "certificate.json",
         "certificate.md",
         "report.html",
+        "run.log",
     }
     transcript = Transcript.load(out / "transcript.npz")
     model = json.loads((out / "model.json").read_text())
-    np.testing.assert_allclose(list(model["coefficients"].values()), transcript.models[0], atol=1e-12)
+    slopes, constant = split_intercept(transcript.models, 1.0, intercept=True)
+    np.testing.assert_allclose(list(model["coefficients"].values()), slopes[0], atol=1e-12)
+    assert model["intercept"] == pytest.approx(constant[0], abs=1e-12)
     assert transcript.plan.to_json() == (out / "plan.json").read_text()
     assert transcript.reproducible
     # how long parties computed depends on their records, and what is written is meant to be shown
     assert "seconds" not in json.loads((out / "summary.json").read_text())
+
+
+def test_the_page_of_the_demo_says_of_what_and_when(seeded_demo):
+    _, out = seeded_demo
+    page = (out / "report.html").read_text(encoding="utf-8")
+    # seeded, so nothing is called private
+    assert "<h1>A model of income</h1>" in page
+    day = json.dumps((out / "run.log").read_text())[len('"date: ') :][:10]
+    assert f"{day} (UTC)" in page
+    assert "hours-per-week" in page
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["test"]["error"] == pytest.approx(summary["test_error"], abs=1e-12)
+    for line in ("test", "nonprivate", "alone"):
+        assert 0.85 < summary[line]["auc"] < 0.95
+        assert f"{summary[line]['auc']:.3f}" in page
+
+
+def test_of_a_demo_the_certificate_alone_can_be_verified(seeded_demo):
+    _, out = seeded_demo
+    done = coterie("certificate", "verify", out)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"of it '{out / 'certificate.json'}' alone can be verified" in done.stderr
+    assert coterie("certificate", "verify", out / "certificate.json").returncode == 0
 
 
 def test_results_are_never_overwritten(seeded_demo):

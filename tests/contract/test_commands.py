@@ -302,7 +302,7 @@ def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):
     patients.write_text(patients.read_text().replace("60,x", "60,z"))
     code, _, told = coterie("schema", "check", out, patients)
     assert code == 2
-    assert "1 cells in 1 columns do not fit" in told
+    assert "1 cell in 1 column does not fit" in told
     code, told, _ = coterie("schema", "check", out, patients)
     assert "1 cell is something else, first in line 4;" in told
     assert "'z'" not in told

@@ -229,6 +229,15 @@ TABLES = {
     "two misfits": ("\n30,never,north,yes\n31", "\nx,never,north,yes\nx", "(so are 1 more)"),
     "spaces around a category": ("never", " never", "line 2 is something else"),
     "an empty label": (",yes\n", ",\n", "line 2 is missing"),
+    "an underscore in a number": ("\n30,", "\n3_0,", "line 2 is no finite number"),
+    "a date": ("\n30,", "\n2024-01-31,", "line 2 is no finite number"),
+    "a truth": ("\n30,", "\nTrue,", "line 2 is no finite number"),
+    "a line of sums": (TABLE, TABLE + "Total,12,,\n", "line 14 is missing"),
+    "two decimal points": (
+        TABLE,
+        TABLE.replace(",", ";").replace("\n30;", "\n30,5;").replace("\n31;", "\n31.5;"),
+        "with a comma (line 2) and with a point (line 3)",
+    ),
 }
 
 SCHEMAS = {
@@ -289,9 +298,17 @@ SCHEMAS = {
 }
 
 BYTES = {
+    "UTF-16 without a mark": ("patients.csv", lambda content: content.decode().encode("utf-16-le"), "NUL bytes"),
+    "nothing but NULs": ("patients.csv", lambda content: bytes(500), "NUL bytes"),
+    "a workbook": ("patients.csv", lambda content: b"PK\x03\x04" + bytes(300), "is a workbook or an archive"),
+    "a letter of Latin-1": (
+        "patients.csv",
+        lambda content: content.replace(b"31,e", b"31,\xe9"),
+        "byte 0xe9 in line 3",
+    ),
     "Latin-1 in the table": ("patients.csv", lambda b: b.replace(b"north", "nörth".encode("latin-1")), "UTF-8"),
     "Latin-1 at the end of the table": ("patients.csv", lambda b: b + "44,ever,süd,no\n".encode("latin-1"), "UTF-8"),
-    "UTF-16 table": ("patients.csv", lambda b: b.decode().encode("utf-16"), "UTF-8"),
+    "UTF-16 table": ("patients.csv", lambda b: b.decode().encode("utf-16"), "is UTF-16 text"),
     "Latin-1 in the spec": ("spec.toml", lambda b: b + "# für".encode("latin-1"), "UTF-8"),
     "UTF-16 spec": ("spec.toml", lambda b: b.decode().encode("utf-16"), "UTF-8"),
     "Latin-1 in the schema": ("schema.toml", lambda b: b + "# für".encode("latin-1"), "TOML"),

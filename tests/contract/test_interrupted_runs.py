@@ -181,6 +181,14 @@ def test_a_ledger_is_made_only_when_asked_for(coterie, spec):
     assert coterie("run", spec, "--json", "--new-ledger")[0] == 2
 
 
+def test_a_ledger_that_its_first_charge_would_exceed_is_not_begun(coterie, spec):
+    spec.write_text(SPEC.replace('"spent.json"', '"limited.json"\nledger_limit = [0.01, 1e-3]').replace("40", "2"))
+    code, _, told = coterie("run", spec, "--json", "--new-ledger")
+    assert code == 1
+    assert "beyond the limit" in told
+    assert left(spec.parent) == set()
+
+
 def test_a_spec_may_say_the_limit_of_its_ledger(coterie, spec):
     spec.write_text(SPEC.replace('"spent.json"', '"limited.json"\nledger_limit = [3.0, 1e-3]').replace("40", "2"))
     assert coterie("run", spec, "--json", "--new-ledger")[0] == 0

@@ -97,6 +97,22 @@ COMMANDS = {
         ("schema", "make", "data.csv", "--label", "outcome", "--range", "smoker=0..1", "--out", "new.toml"),
         "holds texts",
     ),
+    "make: two ranges of a column": (
+        (
+            "schema",
+            "make",
+            "data.csv",
+            "--label",
+            "outcome",
+            "--range",
+            "age=0..9",
+            "--range",
+            "age=0..8",
+            "--out",
+            "n",
+        ),
+        "--range: got two for 'age'",
+    ),
     "make: a taken file": (
         ("schema", "make", "data.csv", "--label", "outcome", "--out", "taken.csv"),
         "exists already",
@@ -113,7 +129,7 @@ COMMANDS = {
     "check: a table for a schema": (("schema", "check", "data.csv", "data.csv"), "TOML"),
     "check: no such file": (("schema", "check", "schema.toml", "none.csv"), "No such file"),
     "check: no such column": (("schema", "check", "schema.toml", "columns.csv"), "no column 'smoker'"),
-    "check: misfits": (("schema", "check", "schema.toml", "category.csv"), "1 cells in 1 columns do not fit"),
+    "check: misfits": (("schema", "check", "schema.toml", "category.csv"), "1 cell in 1 column does not fit"),
 }
 
 
@@ -192,6 +208,10 @@ def scored(**more):
     return evaluate(FittedModel.of(MODEL), given.pop("X"), given.pop("y"), **given)
 
 
+def planner(sizes):
+    return package.Planner.of_sizes(sizes, 3, package.Privacy(**WORDS))
+
+
 def changed(value, at=(3, 1)):
     array = X.copy()
     array[at] = value
@@ -268,6 +288,12 @@ PYTHON = {
     "evaluate: unknown unit": (lambda: scored(unit="person"), "unit"),
     "evaluate: a party of people": (lambda: scored(unit="party", records_per_person=2), "unit"),
     "evaluate: people without parties": (lambda: scored(people_span_parties=True), "parties"),
+    "planner: half a record": (lambda: planner([10.5]), "sizes: got 10.5; a whole number"),
+    "planner: nobody": (lambda: planner([]), "sizes: got none"),
+    "encoder: an underscore in a number": (
+        lambda: SchemaEncoder(SCHEMA).transform({"age": ["3_0"], "smoker": ["never"]}),
+        "row 0 is no finite",
+    ),
     "encoder: no schema": (lambda: SchemaEncoder(None).fit(), "schema: got a NoneType"),
     "encoder: no such file": (lambda: SchemaEncoder("none.toml").fit(), "cannot read 'none.toml'"),
     "encoder: a table without a column": (lambda: SchemaEncoder(SCHEMA).transform({"age": [1]}), "'smoker' is missing"),

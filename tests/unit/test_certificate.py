@@ -86,7 +86,7 @@ def test_a_seeded_run_is_called_not_private():
 def test_facts_read_off_the_data_void_it():
     derived = facts(data_derived=("row_norm", "column_maxima"))
     certificate = make_certificate(plan(public=derived), DELTA, reproducible=False)
-    assert certificate.void == ("row_norm was read off the data", "column_maxima was read off the data")
+    assert certificate.void == ("row_norm read off the data", "column_maxima read off the data")
     sources = {bound["bound"]: bound["source"] for bound in certificate.document["bounds"]}
     assert "VOID" in sources["row_norm"]
     assert "VOID" in sources["column_maxima"]

@@ -96,13 +96,13 @@ def test_a_random_state_object_is_a_seed_too():
 
 def test_labels_read_off_the_data_void_the_certificate():
     model = logistic(classes=None).fit(X, Y)
-    assert model.certificate_.verdict == ("VOID as a guarantee: labels was read off the data",)
+    assert model.certificate_.verdict == ("VOID as a guarantee: labels read off the data",)
     assert model.classes_.tolist() == ["no", "yes"]
 
 
 def test_preprocessing_fitted_on_the_data_voids_the_certificate_and_tuning_is_told():
     model = logistic(data_derived=["scaler"], tuning="nothing: settings of another study").fit(X, Y)
-    assert model.certificate_.void == ("scaler was read off the data",)
+    assert model.certificate_.void == ("scaler read off the data",)
     assert model.certificate_.document["tuning"] == "nothing: settings of another study"
     model.certificate_.verify()
 

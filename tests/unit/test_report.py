@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.certificate import make_certificate
-from coterie.charts import Bar, Bars, Lines, Network, Series, _fit, _ticks
+from coterie.charts import Bar, Bars, Lines, Network, Series, _fit, _ticks, _two_lines, alike, tiny
 from coterie.cli.report import report_of, write_report
 from coterie.data import Federation
 from coterie.errors import InputError, PrivacyPreconditionError
@@ -97,15 +97,15 @@ def test_it_says_what_the_files_say_and_loads_nothing(plan):
         assert name != "href" or value.startswith("#")
     text = words(page)
     certificate = files(plan).certificate
-    assert f"ε = {certificate.epsilon:.6g} at δ = 0.001" in text
+    assert f"ε = {certificate.epsilon:.6g} at δ = 10⁻³" in text
     for told in (
-        "25 %",
-        "40 %",
-        "20 %",
+        "25.00 %",
+        "40.00 %",
+        "20.00 %",
         "0.800",
         "2026-01-31",
         "file <records>.csv",
-        "-2 to 3",
+        "−2 to 3",
         "filled with the centre",
     ):
         assert told in text, told
@@ -120,8 +120,8 @@ def test_a_line_for_every_model_and_the_smaller_coefficients_folded_away(plan):
     told |= {"nonprivate": {"error": 0.2, "auc": 0.9}, "alone": {"error": 0.3, "auc": 0.7}}
     page = report_page(files(plan, summary=told, model={"intercept": 0.0, "coefficients": many}))
     text = words(page)
-    assert "this model, private 25 % 0.800 without privacy 20 % 0.900 a party alone 30 % 0.700" in text
-    assert "majority class 40 % 0.500" in text
+    assert "this model, private 25.00 % 0.800 without privacy 20.00 % 0.900 a party alone 30.00 % 0.700" in text
+    assert "majority class 40.00 % 0.500" in text
     folded = words(page.split("<summary>All 51 coefficients</summary>")[1].split("</details>")[0])
     assert "feature 49" in folded
     assert "feature 49" not in text.replace(folded, "")
@@ -130,7 +130,7 @@ def test_a_line_for_every_model_and_the_smaller_coefficients_folded_away(plan):
 def test_the_promise_is_rounded_up(plan):
     certificate = make_certificate(plan, 1e-3, reproducible=False)
     text = words(report_page(files(plan)))
-    stated = float(text.split("e^ε = ")[1].split(",")[0])
+    stated = float(text.split("a factor of e ε = ")[1].split(",")[0])
     assert math.exp(certificate.epsilon) <= stated * (1 + 1e-9) <= 1.01 * math.exp(certificate.epsilon)
     even = float(re.search(r"at most ([\d.]+) % likely afterwards", text).group(1))
     assert 100 / (1 + math.exp(-certificate.epsilon)) <= even + 1e-9
@@ -141,6 +141,10 @@ def test_a_seeded_run_promises_nothing(plan):
     assert "NOT PRIVATE" in text
     assert "none that holds" in text
     assert "Whatever somebody believed" not in text
+    # nor is anything called private that is not
+    assert "A model of" in text
+    assert "this model 25.00 %" in text
+    assert "this model, private" not in text
 
 
 def test_a_stopped_run_has_no_model(plan):
@@ -150,11 +154,12 @@ def test_a_stopped_run_has_no_model(plan):
 
 
 def test_earlier_releases_signatures_intervals_and_published_bounds(plan):
-    known = {"estimate": 1.5, "standard_error": 0.5, "sampling_error": 0.3, "noise_error": 0.4, "p_value": 0.01}
+    known = {"estimate": 1.5, "standard_error": 0.5, "sampling_error": 0.3, "noise_error": 0.4, "p_value": 3.1e-7}
     rows = [
         {"name": "age", "identified": True, **known, "low": 0.5, "high": 2.5, "odds_ratio": 4.48, "odds_low": 1.6,
          "odds_high": "infinite"},
         {"name": "sex", "identified": False, "low": "-infinite", "high": "infinite", "needed": "more records"},
+        {"name": "height", "identified": False, "low": "-infinite", "high": "infinite", "needed": "more records"},
     ]  # fmt: skip
     intervals = {"method": "Logistic regression", "odds": True, "level": 0.9, "coefficients": rows, "notes": ["a note"]}
     run = files(plan, intervals=intervals, past=[("a <b>fit</b>", 2.0, 1e-4)])
@@ -166,7 +171,8 @@ def test_earlier_releases_signatures_intervals_and_published_bounds(plan):
         "a <b>fit</b>",
         "90 %",
         "∞",
-        "sex: more records",
+        "sex, height: more records",
+        "1.5 0.5 0.3 0.4 0.5 2.5 < 0.001 4.48",
         "a note",
         "Theorem 9",
         "7.5",
@@ -181,7 +187,7 @@ def test_runs_are_compared(plan):
     better = files(plan, summary={"test": {"records": 50, "error": 0.21, "majority_error": 0.4}})
     page = compare_page([("<one>", files(plan)), ("two", better), ("seeded", files(plan, seeded=True))])
     text = words(page)
-    assert "21 %" in text
+    assert "21.00 % " in text
     assert "Not drawn" in text
     assert "seeded" in text.split("Not drawn")[1]
     assert "<one>" in text
@@ -255,6 +261,41 @@ def test_ticks_are_round_and_names_fit():
     assert _ticks(2, 2) == [2]
     assert _fit("short", 100) == "short"
     assert len(_fit("字" * 50, 100)) <= 8
+
+
+def test_numbers_are_written_as_people_write_them(plan):
+    shown = alike([4.345, -0.7392, 0.0652])
+    assert [shown(value) for value in (4.345, -0.7392, 0.0652)] == ["4.34", "−0.74", "0.07"]
+    assert alike([12345.6])(12345.6) == "12,346"
+    assert alike([])(0.0) == "0.00"
+    assert [tiny(value) for value in (1e-5, 2.5e-6, 1e-10)] == ["10⁻⁵", "2.5 · 10⁻⁶", "10⁻¹⁰"]
+    amount = {"name": "income", "minimum": 0, "maximum": 1e6, "centre": 30000.0, "scale": 0.70710678, "log": True}
+    schema = {"label": {"name": "ill", "values": ["no", "yes"]}, "columns": [amount]}
+    model = {"labels": ["no", "yes"], "intercept": 0.0, "coefficients": {"income": 1.0}, "schema": schema}
+    text = words(report_page(files(plan, model=model)))
+    assert "income number 0 to 1,000,000 logarithm, centred at 30,000, divided by 0.7071 refused" in text
+
+
+def test_a_name_that_is_too_long_stands_on_two_lines():
+    assert _two_lines("North", 104) == ["North"]
+    assert _two_lines("VA Long Beach", 104) == ["VA Long", "Beach"]
+    assert _two_lines("Donaudampfschifffahrtsgesellschaft", 104) == [_fit("Donaudampfschifffahrtsgesellschaft", 104)]
+    assert "Beach" in Network(title="t", names=("VA Long Beach", "b"), sizes=(1, 2), edges=((0, 1),)).svg("name")
+    side = Network(title="t", names=("a", "b", "c", "VA Long Beach"), sizes=(1, 2, 3, 4), edges=((0, 1),)).svg("name")
+    assert ">VA Long</text>" in side
+    assert "VA Long Be…" not in side
+
+
+def test_parties_whose_losses_look_the_same_are_one_line():
+    sizes = (2512, 1488, 1000)
+    facts = Federation.from_arrays(
+        np.zeros((5000, 2)), np.tile(["no", "yes"], 2500), parties=np.repeat(["a", "b", "c"], sizes),
+        labels=("no", "yes"),
+    ).facts  # fmt: skip
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+    privacy = Privacy(epsilon=2.0, delta=1e-5, adjacency="replace-one")
+    chart = make_plan(problem, facts, privacy, Settled(standardise=True, intercept=True)).loss_chart(1e-5)
+    assert [line.name for line in chart.series] == ["every party"]
 
 
 def test_a_plan_draws_what_it_costs(plan):

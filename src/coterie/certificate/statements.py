@@ -144,7 +144,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
 
 
 def void_reasons(plan: Plan) -> tuple[str, ...]:
-    return tuple(f"{name} was read off the data" for name in plan.facts.data_derived)
+    return tuple(f"{name} read off the data" for name in plan.facts.data_derived)
 
 
 def price(plan: Plan, delta: float, *, reproducible: bool) -> tuple[float, str]:

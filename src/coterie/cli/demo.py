@@ -4,6 +4,7 @@ Algorithm, rounds and all other settings are left to the rules; examples/census.
 """
 
 import dataclasses
+import datetime
 import json
 import time
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from rich.table import Table
 from coterie import rules
 from coterie.algorithms import ConsensusADMM, PenaltyPerturbedADMM
 from coterie.certificate import Certificate, make_certificate
+from coterie.cli.spec.execution import model_of
+from coterie.cli.spec.fitted import ProbableModel, exact_result
 from coterie.data import Federation, load_adult, partition
+from coterie.data.design import split_intercept
 from coterie.engines.in_process import Progress, run
 from coterie.errors import MissingExtraError
 from coterie.plan import Plan
@@ -46,13 +50,13 @@ class DemoResult:
     test_error_by_round: np.ndarray
     # the same algorithm without noise
     exact_error_by_round: np.ndarray
-    # of the pooled optimum, hardly regularised
-    nonprivate_error: float
-    # of a party's own, the mean over parties
-    alone_error: float
-    majority_error: float
-    feature_names: tuple[str, ...]
-    n_test: int
+    # on public records: of this model, of the pooled optimum, hardly regularised, and of a party's own, the mean over
+    # parties
+    test: dict[str, Any]
+    nonprivate: dict[str, Any]
+    alone: dict[str, Any]
+    model: dict[str, Any]
+    date: datetime.date
     seconds: float
 
     @property
@@ -63,17 +67,17 @@ class DemoResult:
         plan = self.transcript.plan
         return {
             "test_error": self.test_error,
-            "test": {"records": self.n_test, "error": self.test_error, "majority_error": self.majority_error},
-            "nonprivate": {"records": self.n_test, "error": self.nonprivate_error},
-            "alone": {"records": self.n_test, "error": self.alone_error},
+            "test": self.test,
+            "nonprivate": self.nonprivate,
+            "alone": self.alone,
             "test_error_by_round": {
                 "private": self.test_error_by_round.tolist(),
                 "same algorithm, no noise": self.exact_error_by_round.tolist(),
             },
             "data": "adult, which comes with Coterie and is public",
-            "nonprivate_error": self.nonprivate_error,
-            "alone_error": self.alone_error,
-            "majority_error": self.majority_error,
+            "nonprivate_error": self.nonprivate["error"],
+            "alone_error": self.alone["error"],
+            "majority_error": self.test["majority_error"],
             "epsilon": plan.epsilon(DELTA),
             "delta": DELTA,
             "adjacency": plan.adjacency,
@@ -100,9 +104,8 @@ class DemoResult:
         with new_directory(directory) as partial:
             (partial / "plan.json").write_text(self.transcript.plan.to_json())
             self.transcript.save(partial / "transcript.npz")
-            coefficients = dict(zip(self.feature_names, self.transcript.models[0].tolist(), strict=True))
-            model = {"labels": self.transcript.plan.facts.labels, "row_norm": 1.0, "coefficients": coefficients}
-            (partial / "model.json").write_text(json.dumps(model, indent=1, ensure_ascii=False))
+            (partial / "model.json").write_text(json.dumps(self.model, indent=1, ensure_ascii=False))
+            (partial / "run.log").write_text(f"date: {self.date} (UTC)\n")
             (partial / "certificate.json").write_text(self.certificate.to_json())
             (partial / "certificate.md").write_text(self.certificate.to_markdown())
             (partial / "summary.json").write_text(json.dumps(self.summary(), indent=1))
@@ -118,7 +121,7 @@ def make_plan(federation: Federation) -> Plan:
 
 def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> DemoResult:
     noise: NoiseSource = SystemEntropy() if seed is None else Seeded(seed)
-    started = time.perf_counter()
+    started, date = time.perf_counter(), datetime.datetime.now(datetime.UTC).date()
     adult = load_adult(preprocessing="public")
     parties = partition.evenly(len(adult.train), N_PARTIES, seed=0)
 
@@ -133,6 +136,14 @@ def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> De
     def errors(models: np.ndarray) -> np.ndarray:
         return np.mean((models @ X_test.T > 0) != y_test, axis=1)
 
+    def result(coefficients: np.ndarray) -> dict[str, Any]:
+        slopes, constants = split_intercept(coefficients.reshape(1, -1), train.facts.row_norm, intercept=True)
+        model = ProbableModel(adult.schema, adult.labels, train.facts.row_norm, slopes.T, constants)
+        return exact_result(model, adult.X[adult.test], y_test)
+
+    def of_optimum(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+        return result(optimum(X, y, train.facts.labels)[0])
+
     plan = make_plan(train)
     transcript = run(plan, train, noise=noise, progress=progress)
     private = plan.algorithm
@@ -143,15 +154,16 @@ def run_demo(*, seed: int | None = None, progress: Progress | None = None) -> De
         averaging=private.averaging,
     )
     exact_plan = Plan.make(exact, PROBLEM, TOPOLOGY, train.facts, rounds=plan.n_rounds, adjacency=ADJACENCY)
+    alone = [of_optimum(shard.X, shard.y) for shard in train.shards]
     return DemoResult(
         transcript=transcript,
         test_error_by_round=errors(transcript.models_by_round[0]),
         exact_error_by_round=errors(run(exact_plan, train).models_by_round[0]),
-        nonprivate_error=float(errors(optimum(*train.pooled[:2], train.facts.labels))[0]),
-        alone_error=float(np.mean([errors(optimum(s.X, s.y, train.facts.labels))[0] for s in train.shards])),
-        majority_error=float(min(np.mean(y_test), 1 - np.mean(y_test))),
-        feature_names=(*adult.feature_names, "constant column"),
-        n_test=len(y_test),
+        test=result(transcript.models[0]),
+        nonprivate=of_optimum(*train.pooled[:2]),
+        alone={name: float(np.mean([one[name] for one in alone])) for name in ("error", "auc", "calibration_error")},
+        model=model_of(transcript, adult.schema, adult.feature_names, intercept=True),
+        date=date,
         seconds=time.perf_counter() - started,
     )
 
@@ -177,9 +189,10 @@ def demo_table(result: DemoResult) -> Table:
     table.add_column()
     rows = {
         "test error, private": f"[bold]{result.test_error:.2%}[/bold]",
-        "test error, not private": f"{result.nonprivate_error:.2%}  (all records in one place, no noise)",
-        "a party alone, not private": f"{result.alone_error:.2%}  (its own records, no noise; mean over parties)",
-        "majority class": f"{result.majority_error:.2%}  on {result.n_test:,} held-out records, declared public",
+        "test error, not private": f"{result.nonprivate['error']:.2%}  (all records in one place, no noise)",
+        "a party alone, not private": f"{result.alone['error']:.2%}  (its own records, no noise; mean over parties)",
+        "majority class": f"{result.test['majority_error']:.2%}  on {result.test['records']:,} held-out records, "
+        + "declared public",
         "privacy loss": f"ε = {max(losses):.4g} at δ = {DELTA:g}, {plan.adjacency}, "
         + f"at each of {len(losses)} parties of {plan.facts.sizes[0]:,} records",
         "protected": "every single record of every party",
@@ -206,8 +219,10 @@ def draw_demo(result: DemoResult, path: Path) -> None:
 
     left.plot(rounds, 100 * result.test_error_by_round, "o-", color=BLUE, label=f"private, ε = {EPSILON:g} in total")
     left.plot(rounds, 100 * result.exact_error_by_round, "s-", ms=4, color=ORANGE, label="same algorithm, no noise")
-    left.axhline(100 * result.nonprivate_error, color=ORANGE, ls="--", lw=1, label="all records in one place, no noise")
-    left.axhline(100 * result.majority_error, color=GREY, ls=":", lw=1.2, label="majority class")
+    left.axhline(
+        100 * result.nonprivate["error"], color=ORANGE, ls="--", lw=1, label="all records in one place, no noise"
+    )
+    left.axhline(100 * result.test["majority_error"], color=GREY, ls=":", lw=1.2, label="majority class")
     left.set(xlabel="round", ylabel="test error (%)", title=f"Adult, {plan.facts.n_parties} parties on a ring")
     left.legend(frameon=False, fontsize=9)
 

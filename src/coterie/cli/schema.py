@@ -40,7 +40,7 @@ def make(
     ever be there, not what is there. With --from-data they are read off the file, for experiments; the schema then says
     so, and so will every certificate.
     """
-    from coterie.cli.spec.schemas import described_columns, read_range, schema_text, write_new
+    from coterie.cli.spec.schemas import described_columns, read_ranges, schema_text, write_new
     from coterie.data.tables import Dialect
 
     columns = described_columns(
@@ -48,7 +48,7 @@ def make(
         label=label,
         party_column=party_column,
         from_data=from_data,
-        ranges=dict(map(read_range, given or ())),
+        ranges=read_ranges(given or ()),
         dialect=Dialect.checked("--", delimiter, encoding),
     )
     write_new(out, schema_text(columns, party_column=party_column, from_data=from_data))
@@ -100,10 +100,15 @@ def check(
         names = list(dict.fromkeys(row["column"] for row in refused))
         cells = sum(row["count"] for row in refused)
         hint = "" if show_values else "; --show-values quotes one of each"
-        typer.echo(f"coterie: {file}: {cells:,} cells in {len(names)} columns do not fit{hint}", err=True)
+        counted = "1 cell in 1 column does" if cells == 1 else f"{cells:,} cells in {_columns(len(names))} do"
+        typer.echo(f"coterie: {file}: {counted} not fit{hint}", err=True)
         raise typer.Exit(2)
     parties = "" if told["parties"] is None else f", {told['parties']} parties"
     typer.echo(f"{file} fits: {told['records']:,} records, {told['features']} features{parties}")
     typer.echo(f"{told['rows_cut']:,} rows are cut to the row norm ({told['by_the_schema']})")
     if told["data_derived"]:
         typer.echo(f"VOID as a guarantee: {', '.join(told['data_derived'])} read off the data")
+
+
+def _columns(n: int) -> str:
+    return "1 column" if n == 1 else f"{n:,} columns"

@@ -104,7 +104,7 @@ def _numbers(name: str, values: Any) -> tuple[np.ndarray, np.ndarray, list[Any]]
         return values, np.isnan(values), []
     rows = _values(name, values)
     try:
-        numbers = np.array(rows, dtype=np.float64)
+        numbers = np.empty((0, 0)) if any(map(_underscored, rows)) else np.array(rows, dtype=np.float64)
     except (TypeError, ValueError):
         numbers = np.empty((0, 0))
     # some cell is no number: find it
@@ -115,9 +115,14 @@ def _numbers(name: str, values: Any) -> tuple[np.ndarray, np.ndarray, list[Any]]
     return numbers, missing, rows
 
 
+def _underscored(value: Any) -> bool:
+    """Python takes 3_0 for thirty; whoever writes it in a table means something else."""
+    return isinstance(value, str) and "_" in value
+
+
 def _number_or_nan(value: Any) -> float:
     try:
-        return float(value)
+        return math.nan if _underscored(value) else float(value)
     except (TypeError, ValueError):
         return math.nan
 

@@ -159,6 +159,8 @@ def _read_csv(path: Path, names: tuple[str, ...], numbers: frozenset[str], diale
     def put_away() -> None:
         for name, place, stored in zip(names, places, pieces, strict=True):
             cells = [row[place] for row in chunk]
+            if name in numbers and delimiter != ",":
+                _check_decimals(path, name, cells, lines[-len(cells) :])
             stored.append(_as_numbers(cells, delimiter) if name in numbers else _as_texts(cells, shared))
         chunk.clear()
 
@@ -185,6 +187,9 @@ def _csv_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
     with contextlib.ExitStack() as stack:
         opened = gzip.open if path.name.lower().endswith(".gz") else open
         binary: Any = stack.enter_context(opened(path, "rb"))
+        if codecs.lookup(dialect.encoding).name == "utf-8":
+            _check_kind(path, binary.read(1024))
+            binary.seek(0)
         file = stack.enter_context(io.TextIOWrapper(binary, encoding=encoding, newline=""))
         line_number, found = 0, False
         try:
@@ -198,9 +203,11 @@ def _csv_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
                     found = True
                     yield line_number, row
         except UnicodeDecodeError as error:
+            binary.seek(0)
+            place = _first_misfit(binary, encoding) or f"byte 0x{error.object[error.start]:02x}"
             raise InputError(
-                f"file: {str(path)!r} is not {_encoding_name(dialect.encoding)} text (byte "
-                f"0x{error.object[error.start]:02x} after line {line_number}); save it as UTF-8, or name its encoding"
+                f"file: {str(path)!r} is not {_encoding_name(dialect.encoding)} text ({place}); save it as UTF-8, or "
+                "name its encoding"
             ) from None
         except UnicodeError:
             raise InputError(f"file: {str(path)!r} is not {dialect.encoding} text; name its encoding") from None
@@ -208,6 +215,29 @@ def _csv_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
             raise InputError(f"file: {str(path)!r} is no CSV table (line {line_number + 1}: {error})") from None
         if not found:
             raise InputError(f"file: {str(path)!r} is empty; column names and rows are needed")
+
+
+def _check_kind(path: Path, start: bytes) -> None:
+    """Files of other kinds, by how they begin: what is in them must not end up in a message as if it were names."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"file: {str(path)!r} is UTF-16 text; save it as UTF-8, or name its encoding, 'utf-16'")
+    if start.startswith(b"PK\x03\x04"):
+        raise InputError(f"file: {str(path)!r} is a workbook or an archive; save the table in it as CSV")
+    if b"\0" in start.partition(b"\n")[0]:
+        raise InputError(
+            f"file: {str(path)!r} holds NUL bytes where column names should be; text is needed, and another encoding "
+            "than UTF-8 must be named"
+        )
+
+
+def _first_misfit(binary: Any, encoding: str) -> str | None:
+    """Where bytes are no text, of encodings in which a line ends as in ASCII."""
+    for number, line in enumerate(binary, start=1):
+        try:
+            line.decode(encoding)
+        except UnicodeDecodeError as error:
+            return f"byte 0x{error.object[error.start]:02x} in line {number}"
+    return None
 
 
 def _encoding_name(encoding: str) -> str:
@@ -221,15 +251,39 @@ def _delimiter(names: str) -> str:
 
 
 def _as_numbers(cells: list[str], delimiter: str) -> np.ndarray:
-    with contextlib.suppress(ValueError):
-        return np.array(cells, dtype=np.float64)
+    # Python takes 3_0 for thirty; the schema refuses it
+    plain = not any("_" in cell for cell in cells)
+    if plain:
+        with contextlib.suppress(ValueError):
+            return np.array(cells, dtype=np.float64)
     filled = ["nan" if cell.strip() in BLANKS else cell for cell in cells]
     if delimiter != ",":
         filled = [cell.replace(",", ".") for cell in filled]
+    if plain:
+        with contextlib.suppress(ValueError):
+            return np.array(filled, dtype=np.float64)
+    return np.array(filled, dtype=object)
+
+
+def _check_decimals(path: Path, name: str, cells: list[str], lines: list[int]) -> None:
+    """Beside points, a comma may stand between thousands: then nobody can tell what a number is."""
+    with_comma = next((k for k, cell in enumerate(cells) if "," in cell and _is_number(cell.replace(",", "."))), None)
+    if with_comma is None:
+        return
+    with_point = next((k for k, cell in enumerate(cells) if "." in cell and _is_number(cell)), None)
+    if with_point is not None:
+        raise InputError(
+            f"file: column {name!r} of {str(path)!r} has numbers with a comma (line {lines[with_comma]}) and with a "
+            f"point (line {lines[with_point]}); one of the two must be the decimal point of all"
+        )
+
+
+def _is_number(cell: str) -> bool:
     try:
-        return np.array(filled, dtype=np.float64)
+        float(cell)
     except ValueError:
-        return np.array(filled, dtype=object)
+        return False
+    return True
 
 
 def _as_texts(cells: list[str], shared: dict[str, str]) -> np.ndarray:

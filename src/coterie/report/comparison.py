@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from coterie.certificate import shown_loss
-from coterie.charts import Lines, Series, percent
+from coterie.charts import Lines, Series, percent, short, short_percent, tiny
 from coterie.report import frame
 from coterie.report.run_files import RunFiles
 
@@ -75,16 +75,13 @@ def _frontier(runs: Sequence[tuple[str, RunFiles]], measure: str) -> Lines | Non
             *(("without privacy", value) for value in sorted(free)[:1]),
         ),
         log_x=True,
-        shown=percent if measure == "error" else _four,
+        shown=percent if measure == "error" else short,
+        shown_tick=short_percent if measure == "error" else short,
     )
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(x for x, _ in points), tuple(y for _, y in points)
-
-
-def _four(value: float) -> str:
-    return f"{value:.4g}"
 
 
 def _table(runs: Sequence[tuple[str, RunFiles]]) -> frame.Markup:
@@ -97,10 +94,10 @@ def _table(runs: Sequence[tuple[str, RunFiles]]) -> frame.Markup:
         row: list[str | tuple[str, float]] = [
             name,
             (shown_loss(loss), loss),
-            (f"{certificate.delta:g}", certificate.delta),
+            (tiny(certificate.delta), certificate.delta),
         ]
         for key in measured:
-            form = percent if key == "error" else _four
+            form = {"error": percent, "auc": "{:.3f}".format}.get(key, short)
             row.append((form(result[key]), float(result[key])) if key in result else "")
         row += [certificate.document["mechanism"]["algorithm"], certificate.document["trust_model"]["channel"]]
         rows.append([*row, "; ".join(certificate.verdict) or "private"])

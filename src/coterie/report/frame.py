@@ -26,7 +26,7 @@ header,main,footer{max-width:66rem;margin:0 auto;padding:0 1.25rem}
 header{padding-top:2rem}h1{font-size:1.8rem;line-height:1.2;margin:0 0 .3rem}
 h2{font-size:1.25rem;margin:2.6rem 0 .8rem;padding-top:.6rem;border-top:1px solid var(--rule)}
 h3{font-size:1rem;margin:1.4rem 0 .4rem}
-p{margin:.5rem 0;max-width:46rem}.soft,caption,dt,figcaption,footer{color:var(--soft)}
+p{margin:.5rem 0;max-width:46rem}sup{line-height:0}.soft,caption,dt,figcaption,footer{color:var(--soft)}
 a{color:var(--link)}:focus-visible{outline:3px solid var(--c1);outline-offset:2px}
 nav ul{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;list-style:none;margin:.8rem 0 0;padding:0}
 .warning{background:var(--warn-paper);color:var(--warn);border-left:5px solid var(--warn);
@@ -59,12 +59,14 @@ details{margin:.4rem 0}summary{cursor:pointer;color:var(--link)}
 code{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.9em;overflow-wrap:anywhere}
 footer{margin-top:3rem;padding-bottom:2.5rem;font-size:.9rem}
 @media (max-width:34rem){h1{font-size:1.45rem}table.facts,table.facts tbody,table.facts tr,table.facts th,table.facts td
-{display:block;width:100%}table.facts tbody th{border:0;padding-bottom:0}}
+{display:block;width:100%}table.facts tbody th{border:0;padding-bottom:0}
+.wide td:not(.number){min-width:9rem}thead th{white-space:normal}}
 @media print{:root{--paper:#fff;--raised:#f4f6f8;--ink:#000;--soft:#333;--rule:#bbb;--link:#000;--warn:#8f1d1d;
 --warn-paper:#fff;--c0:#0b6e99;--c1:#b35c00;--c2:#5f6b7a;--c3:#2f7d32;--c4:#7b4fa3;--c5:#a3304a}
 @page{margin:16mm}body{font-size:10.5pt}nav,.skip,details{display:none}header,main,footer{max-width:none;padding:0}
 header{padding-top:0}.wide{overflow:visible}h2{break-after:avoid;margin-top:1.6rem}figure,tr,.key,.promise,.warning{break-inside:avoid}
 svg{max-width:15cm}thead button{text-decoration:none}.pair{grid-template-columns:1fr 1fr}
+.key{grid-template-columns:repeat(auto-fit,minmax(7rem,1fr))}
 thead th{white-space:normal}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 """

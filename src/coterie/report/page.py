@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 import coterie
 from coterie.certificate import cautions, shown_loss
-from coterie.charts import Bar, Bars, Lines, Series, cut, percent
+from coterie.charts import Bar, Bars, Lines, Series, alike, cut, percent, short, short_percent, tiny
 from coterie.data import CategoryColumn, Label, NumberColumn, Schema
 from coterie.report import frame
 from coterie.report.frame import Markup, bullets, facts, figure, pair, paragraph, table
 from coterie.report.run_files import RunFiles
 
 MOST_ROWS, MOST_BARS, MOST_TEXT = 200, 20, 400
+FACTOR = Markup("e<sup>ε</sup>")
 
 
 class Published(NamedTuple):
@@ -25,7 +26,7 @@ class Published(NamedTuple):
 
 def report_page(run: RunFiles, published: Published | None = None) -> str:
     label = None if run.schema is None else run.schema.label.name
-    title = "Private learning: report of a run" if label is None else f"A private model of {cut(label, 80)}"
+    title = "Private learning: report of a run" if label is None else f"A {_private(run)}model of {cut(label, 80)}"
     data = run.summary.get("n_records", sum(run.plan.facts.sizes))
     n_parties = run.plan.facts.n_parties
     who = f"{data:,} records at {_count(n_parties, 'party', 'parties')}" if isinstance(data, int) else ""
@@ -67,7 +68,7 @@ def _key_figures(run: RunFiles) -> Markup:
     certificate, result = run.certificate, run.result
     void = bool(certificate.verdict)
     loss = "none that holds" if void else f"ε = {shown_loss(certificate.epsilon)}"
-    under = "read the warning above" if void else f"at δ = {certificate.delta:g}, for {_unit(run)}"
+    under = "read the warning above" if void else f"at δ = {tiny(certificate.delta)}, for {_unit(run)}"
     told = [("Privacy loss, at most", loss, under)]
     if certificate.document["past"] and not void:
         total = f"ε = {shown_loss(certificate.total_epsilon)}"
@@ -77,7 +78,7 @@ def _key_figures(run: RunFiles) -> Markup:
     if result is not None and "auc" in result:
         told.append(("AUC", f"{result['auc']:.3f}", "0.5 is guessing, 1 is perfect"))
     if result is not None and "rmse" in result:
-        told.append(("Root mean square error", f"{result['rmse']:.4g}", _against(result, "mean_rmse", "the mean")))
+        told.append(("Root mean square error", short(result["rmse"]), _against(result, "mean_rmse", "the mean")))
     rounds = certificate.document["rounds"]
     told.append(("Rounds", str(rounds["done"]), f"of {rounds['planned']} planned and charged"))
     cells = "".join(
@@ -94,7 +95,7 @@ def _unit(run: RunFiles) -> str:
 def _against(result: dict[str, Any], key: str, name: str) -> str:
     if key not in result:
         return ""
-    shown = percent if "error" in key else lambda value: f"{value:.4g}"
+    shown = percent if "error" in key else short
     return (
         f"{shown(result[key])} for always answering {name}" if name == "the mean" else f"{name}: {shown(result[key])}"
     )
@@ -120,17 +121,21 @@ def _promise(run: RunFiles) -> Markup:
     factor, even = (math.exp(epsilon), 1 / (1 + math.exp(-epsilon))) if epsilon < 100 else (math.inf, 1.0)
     words = paragraph(
         f"Whatever somebody believed about {_unit(run)} before the run, everything they see changes the odds of that "
-        f"belief by at most a factor of e^ε = {_up(factor)}, leaving aside what δ allows for. Whoever held it "
+        "belief by at most a factor of ",
+        FACTOR,
+        f" = {_up(factor)}, leaving aside what δ allows for. Whoever held it "
         f"to be as likely as not (50 %) can hold it to be at most {_up_percent(even)} likely afterwards.",
         kind="promise",
     )
     exactly = paragraph(
         f"Precisely: let {_unit(run)} be any other within the public bounds ({guarantee['adjacency']}). Then no set of "
-        f"outcomes becomes more than e^ε times as likely, plus δ = {delta:g}. This holds against anybody who sees "
+        "outcomes becomes more than ",
+        FACTOR,
+        f" times as likely, plus δ = {tiny(delta)}. This holds against anybody who sees "
         f"{sees}, whatever else they know, and however much they compute.",
     )
     rare = paragraph(
-        f"δ = {delta:g} is one in {1 / delta:,.0f}; the parties hold {sum(run.plan.facts.sizes):,} records.",
+        f"δ = {tiny(delta)} is one in {1 / delta:,.0f}; the parties hold {sum(run.plan.facts.sizes):,} records.",
         kind="soft",
     )
     trust = document["trust_model"]
@@ -147,7 +152,7 @@ def _result(run: RunFiles) -> Markup:
     parts: list[str] = []
     if result is not None:
         trivial = "majority class" if "error" in result else "always the mean"
-        forms = {"error": percent, "auc": _three, "calibration_error": percent, "rmse": _four, "r2": _three}
+        forms = {"error": percent, "auc": _three, "calibration_error": percent, "rmse": short, "r2": _three}
         names = {
             "error": "error",
             "auc": "AUC",
@@ -161,12 +166,12 @@ def _result(run: RunFiles) -> Markup:
         chance = {key: result.get(baseline.get(key, ""), constant.get(key)) for key in measured}
         rows = [
             [name, *(("", math.nan) if (v := of.get(key)) is None else (forms[key](v), float(v)) for key in measured)]
-            for name, of in {"this model, private": result, **others, trivial: chance}.items()
+            for name, of in {_own(run): result, **others, trivial: chance}.items()
         ]
         heading = ["model", *(names[key] for key in measured)]
         main = "error" if "error" in result else "rmse"
         if main in result:
-            parts.append(figure(_result_bars(main, result, others, trivial), "result-chart", numbers=False))
+            parts.append(figure(_result_bars(_own(run), main, result, others, trivial), "result-chart", numbers=False))
         said = f"On {result.get('records', 0):,} held-out records that are declared public."
         if others:
             said += " Without privacy: the optimum on all public training records, hardly regularised, no noise."
@@ -188,19 +193,15 @@ def _three(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _four(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _result_bars(key: str, result: dict[str, Any], others: dict[str, dict[str, Any]], trivial: str) -> Bars:
+def _result_bars(own: str, key: str, result: dict[str, Any], others: dict[str, dict[str, Any]], trivial: str) -> Bars:
     base = "majority_error" if key == "error" else "mean_rmse"
-    bars = [Bar("this model, private", result[key])]
+    bars = [Bar(own, result[key])]
     bars += [Bar(name, numbers[key], other=True) for name, numbers in others.items() if key in numbers]
     if base in result:
         bars.append(Bar(trivial, result[base], other=True))
     names = {"error": "error on public records", "rmse": "root mean square error"}
     return Bars(
-        title="Less is better", x_label=names[key], bars=tuple(bars), shown=percent if key == "error" else _four
+        title="Less is better", x_label=names[key], bars=tuple(bars), shown=percent if key == "error" else short
     )
 
 
@@ -219,6 +220,7 @@ def _by_round(run: RunFiles) -> Lines:
         levels=tuple(levels),
         whole_x=True,
         shown=percent,
+        shown_tick=short_percent,
     )
 
 
@@ -282,12 +284,14 @@ def _model(run: RunFiles) -> Markup:
     if not named:
         return frame.joined(intervals)
     ranked = sorted(named.items(), key=lambda item: -abs(item[1]))
+    shown = alike(named.values())
     chart = Bars(
         title="Coefficients" + (f", the {MOST_BARS} largest" if len(ranked) > MOST_BARS else ""),
         x_label="coefficient of the encoded feature",
         bars=tuple(Bar(name, value) for name, value in ranked[:MOST_BARS]),
+        shown=shown,
     )
-    rows = [[name, (f"{value:.4g}", value)] for name, value in ranked[:MOST_ROWS]]
+    rows = [[name, (shown(value), value)] for name, value in ranked[:MOST_ROWS]]
     heading = ["feature", "coefficient"]
     largest, everything = table(heading, rows[:MOST_BARS], "Coefficients"), Markup("")
     if len(ranked) > MOST_BARS:
@@ -315,16 +319,20 @@ def _intervals(told: dict[str, Any]) -> Markup:
     if told.get("odds"):
         keys += ["odds_ratio", "odds_low", "odds_high"]
         heading += ["odds ratio", "from", "to"]
-    cells = [[row["name"], *(_number_cell(row.get(key)) for key in keys)] for row in known[:MOST_ROWS]]
+    cells = [[row["name"], *(_number_cell(key, row.get(key)) for key in keys)] for row in known[:MOST_ROWS]]
     parts = [paragraph(f"{told.get('method', 'Estimates')}, with intervals that hold the truth in {level} of studies.")]
     if bars:
-        chart = Bars(title=f"Estimates with {level} intervals", x_label="coefficient", bars=bars)
+        chart = Bars(title=f"Estimates with {level} intervals", x_label="coefficient", bars=bars, shown=_three_digits)
         parts.append(figure(chart, "intervals-chart", numbers=False))
     if cells:
         parts += [table(heading, cells, "Intervals"), _more(len(known), "intervals.json")]
-    unknown = [f"{row['name']}: {row.get('needed', 'not identified')}" for row in rows if not row.get("identified")]
+    unknown: dict[str, list[str]] = {}
+    for row in rows:
+        if not row.get("identified"):
+            unknown.setdefault(str(row.get("needed", "not identified")), []).append(str(row["name"]))
     if unknown:
-        parts += [paragraph("Not identified:"), bullets(unknown[:MOST_ROWS])]
+        said = (f"{cut(', '.join(names), 5 * MOST_TEXT)}: {needed}" for needed, names in unknown.items())
+        parts += [paragraph("No interval is given where the noise leaves none:"), bullets(said)]
     if isinstance(told.get("notes"), list) and told["notes"]:
         parts.append(bullets(str(note) for note in told["notes"]))
     return frame.joined(parts)
@@ -334,11 +342,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _number_cell(value: Any) -> tuple[str, float]:
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
+def _number_cell(key: str, value: Any) -> tuple[str, float]:
     """JSON has no word for infinity, nor for no number."""
     if _is_number(value):
-        return f"{value:.4g}", float(value)
-    known = {"infinite": ("∞", math.inf), "-infinite": ("-∞", -math.inf)}
+        if key == "p_value":
+            return ("< 0.001" if value < 0.001 else f"{value:.3f}"), float(value)
+        return _three_digits(value), float(value)
+    known = {"infinite": ("∞", math.inf), "-infinite": ("−∞", -math.inf)}
     return known.get(value, ("", math.nan))
 
 
@@ -348,7 +362,7 @@ def _published(run: RunFiles, published: Published | None) -> Markup:
     certified = run.certificate.epsilon
     bars = [Bar("published, δ = 0", published.total, other=True)]
     if math.isfinite(certified):
-        bars.append(Bar(f"certified, δ = {run.certificate.delta:g}", certified))
+        bars.append(Bar(f"certified, δ = {tiny(run.certificate.delta)}", certified))
     chart = Bars(title="The loss of the whole run", x_label="ε", bars=tuple(bars))
     met = [f"{text}: {'met' if holds else 'NOT met'}" for text, holds in published.hypotheses]
     said = (
@@ -380,7 +394,7 @@ def _data(run: RunFiles) -> Markup:
 def _bound(value: Any) -> str:
     if isinstance(value, list):
         return cut(", ".join(map(str, value)), MOST_TEXT)
-    return "no number" if value is None else f"{value:g}"
+    return "no number" if value is None else _plain(value)
 
 
 def _columns(schema: Schema) -> Iterator[list[str]]:
@@ -390,21 +404,21 @@ def _columns(schema: Schema) -> Iterator[list[str]]:
             blanks = "a category of their own" if column.missing else "refused"
             yield [column.name, "category", allowed, f"one feature each ({column.levels})", blanks]
             continue
-        yield [column.name, "number", f"{column.minimum:g} to {column.maximum:g}", _encoding(column), _blanks(column)]
+        yield [column.name, "number", _range(column.minimum, column.maximum), _encoding(column), _blanks(column)]
     label = schema.label
     if isinstance(label, Label):
         yield [label.name, "label", cut(", ".join(label.values), MOST_TEXT), "positions in this list", "refused"]
     else:
-        yield [label.name, "label", f"{label.minimum:g} to {label.maximum:g}", "number", "refused"]
+        yield [label.name, "label", _range(label.minimum, label.maximum), "number", "refused"]
 
 
 def _encoding(column: NumberColumn) -> str:
     if column.bins:
-        return f"{column.levels} intervals, cut at {', '.join(f'{edge:g}' for edge in column.bins)}"
+        return f"{column.levels} intervals, cut at {', '.join(map(_plain, column.bins))}"
     parts = ["logarithm"] if column.log else []
-    centre = "middle of the range" if column.centre is None else f"{column.centre:g}"
-    parts.append(f"centred at {centre}" + ("" if column.scale is None else f", divided by {column.scale:g}"))
-    return ", ".join(parts) + ("" if column.weight == 1 else f", times {column.weight:g}")
+    centre = "the middle of the range" if column.centre is None else _plain(column.centre)
+    parts.append(f"centred at {centre}" + ("" if column.scale is None else f", divided by {_plain(column.scale)}"))
+    return ", ".join(parts) + ("" if column.weight == 1 else f", times {_plain(column.weight)}")
 
 
 def _blanks(column: NumberColumn) -> str:
@@ -412,7 +426,7 @@ def _blanks(column: NumberColumn) -> str:
         return "refused"
     if column.bins:
         return "an interval of their own"
-    filled = "the centre" if column.missing is True else f"{column.missing:g}"
+    filled = "the centre" if column.missing is True else _plain(column.missing)
     return f"filled with {filled}, and told by a feature"
 
 
@@ -482,6 +496,24 @@ def _more(n: int, where: str) -> Markup:
 
 def _count(n: int, one: str, many: str) -> str:
     return f"{n:,} {one if n == 1 else many}"
+
+
+def _private(run: RunFiles) -> str:
+    """Nothing is called so that promises nothing."""
+    return "" if run.certificate.verdict else "private "
+
+
+def _own(run: RunFiles) -> str:
+    return "this model" if run.certificate.verdict else "this model, private"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{_plain(low)} to {_plain(high)}"
+
+
+def _plain(value: float) -> str:
+    """As people write it: whole numbers whole, others by four digits."""
+    return (f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}").replace("-", "−")
 
 
 def _sentence(text: str) -> str:

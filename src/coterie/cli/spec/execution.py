@@ -308,6 +308,8 @@ def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
             raise InputError("--new-ledger: the spec names no ledger; ledger = 'path' in its [privacy] is needed")
         return None
     if new:
+        # in memory first: a ledger that its first charge would exceed is not begun
+        _charge_to(Spending(limit=prepared.spec.ledger_limit), prepared)
         return Spending.create(prepared.spec.ledger, limit=prepared.spec.ledger_limit)
     return Spending(path=prepared.spec.ledger, limit=prepared.spec.ledger_limit)
 
@@ -315,17 +317,21 @@ def open_ledger(prepared: Prepared, *, new: bool) -> Spending | None:
 def charge(prepared: Prepared, ledger: Spending | None, *, run: str | None = None) -> Past:
     """What the ledger knew of these data before; charged first, so that no failure can hide a spend. `run` names the
     run that is paid for, where it can be started again."""
-    spec, plan = prepared.spec, prepared.plan
     if ledger is None:
         return ()
+    past = _charge_to(ledger, prepared, run=run)
+    assert ledger.path is not None
+    prepared.log.add(f"charged to the ledger {ledger.path.name}")
+    return past
+
+
+def _charge_to(ledger: Spending, prepared: Prepared, *, run: str | None = None) -> Past:
+    spec, plan = prepared.spec, prepared.plan
     epsilon, reason = price(plan, spec.privacy.delta, reproducible=spec.engine.seed is not None)
     terms = spec.privacy.terms(plan.facts.parties, plan.facts.sizes)
     named = "run" if run is None else f"run {run}"
     what = f"{named} of plan {plan.digest[:12]}" + (f" ({reason})" if reason else "")
-    past = ledger.charge(what, epsilon, spec.privacy.delta, terms=terms)
-    assert ledger.path is not None
-    prepared.log.add(f"charged to the ledger {ledger.path.name}")
-    return past
+    return ledger.charge(what, epsilon, spec.privacy.delta, terms=terms)
 
 
 # --- what it leaves behind --------------------------------------------------------------------------------------------

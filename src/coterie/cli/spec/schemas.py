@@ -1,6 +1,7 @@
 """Schemas made for a file and files checked against a schema."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,7 +118,17 @@ def schema_text(columns: list[Described], *, party_column: str | None, from_data
     return "".join(parts) + "".join(f"\n[[columns]]\n{column.text}" for column in features)
 
 
-def read_range(text: str) -> tuple[str, tuple[float, float]]:
+def read_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Each NAME=LOW..HIGH, one for a column."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, limits in map(_read_range, texts):
+        if name in found:
+            raise InputError(f"--range: got two for {name!r}; one for each column is needed")
+        found[name] = limits
+    return found
+
+
+def _read_range(text: str) -> tuple[str, tuple[float, float]]:
     """NAME=LOW..HIGH"""
     name, _, limits = text.rpartition("=")
     low, _, high = limits.partition("..")

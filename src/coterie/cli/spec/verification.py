@@ -102,6 +102,11 @@ def _text(path: Path) -> str:
 
 
 def _check_sums(directory: Path) -> None:
+    if not (directory / SUMS).exists():
+        only = str(directory / "certificate.json")
+        raise InputError(
+            f"certificate: {str(directory)!r} has no {SUMS}, as a demo has none; of it {only!r} alone can be verified"
+        )
     listed = {name: stated for stated, _, name in (x.partition("  ") for x in _text(directory / SUMS).splitlines())}
     present = {path.name for path in directory.iterdir()} - {SUMS, REPORT}
     for name in sorted(listed.keys() ^ present):
