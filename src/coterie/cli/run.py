@@ -114,7 +114,9 @@ def _run(
     from coterie.cli.progress import shown_progress
     from coterie.cli.report import add_report
     from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
+    from coterie.cli.streams import mute_output
     from coterie.data.checks import values_shown
+    from coterie.errors import CoterieError
     from coterie.stopping import StoppedInTime
 
     content = read_spec(spec, engine=engine)
@@ -172,10 +174,12 @@ def _run(
                     add_report(directory)
                     try:
                         _tell(outcome, directory, json_line)
-                    except OSError:
-                        # by a terminal that is gone, say
+                    except OSError as error:
+                        # of a terminal that is gone, say
                         if not stop.asked:
-                            raise
+                            mute_output()
+                            reason = f"standard output cannot be written ({error.strerror})"
+                            raise CoterieError(f"the run is complete in {directory}, but {reason}") from None
                     over = not stop.asked and outcome.transcript.complete
                     stopped = "" if over else _what_stopped(outcome, directory)
                 if stopped:
