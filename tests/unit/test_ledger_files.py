@@ -189,6 +189,19 @@ def test_a_file_that_is_gone_or_another_one_is_refused(plain, tmp_path):
     assert not plain.exists()
 
 
+def test_a_head_that_is_no_file_or_has_no_end_keeps_nobody_waiting(plain):
+    head = plain.with_name("ledger.head")
+    head.unlink()
+    os.mkfifo(head)
+    said = run(OPENED, plain)
+    assert "its head cannot be read" in said
+    assert "no plain file" in said
+    head.unlink()
+    with head.open("wb") as file:
+        file.truncate(10**9)
+    assert "at most 10,000 are read" in run(OPENED, plain)
+
+
 def test_a_ledger_that_went_back_is_refused(plain):
     before = plain.read_bytes()
     with Ledger.open(plain) as ledger:
@@ -354,6 +367,9 @@ BAD_ENTRIES = [
     (2, {"price": {**PRICE.to_dict(), "epsilon": "nan"}}),
     (2, {"price": {**PRICE.to_dict(), "epsilon": -100}}),
     (2, {"price": {**PRICE.to_dict(), "epsilon": True}}),
+    (2, {"price": {**PRICE.to_dict(), "epsilon": 10**400}}),
+    (2, {"time": 10**400}),
+    (1, {"limit": {"epsilon": 10**400, "delta": 0.1, "days": None}}),
     (2, {"price": {**PRICE.to_dict(), "delta": 2}}),
     (2, {"price": {**PRICE.to_dict(), "delta": "infinite"}}),
     (2, {"price": {**PRICE.to_dict(), "gaussian": -1}}),
@@ -545,6 +561,17 @@ from coterie.errors import CoterieError
 from coterie.ledger import Ledger
 if os.getuid() == 0:
     os.setuid(65534)
+try:
+    Ledger.open(sys.argv[1])
+except CoterieError as error:
+    print(error)
+"""
+
+
+OPENED = """
+import sys
+from coterie.errors import CoterieError
+from coterie.ledger import Ledger
 try:
     Ledger.open(sys.argv[1])
 except CoterieError as error:

@@ -42,12 +42,14 @@ from coterie.ledger.entries import (
 from coterie.ledger.pages import check_unused
 from coterie.privacy import composition
 from coterie.privacy.composition import Price
+from coterie.serialise import file_text
 
 LOCK_TIMEOUT_S = 5.0
 # bytes
 LARGEST_REPLY = 10**9
 # bytes of a file whose unused space is looked at
 LARGEST_IMAGE = 2**29
+LARGEST_RECEIPT = 10**4
 # what this process sees mounted, on Linux
 MOUNTS = Path("/proc/self/mountinfo")
 APPLICATION_ID = 0x436F7465
@@ -683,7 +685,7 @@ class _File:
 
     def head(self) -> Receipt | None:
         try:
-            return Receipt.from_json(self.beside(".head").read_text())
+            return Receipt.from_json(file_text(self.beside(".head"), LARGEST_RECEIPT))
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError, InputError) as error:
