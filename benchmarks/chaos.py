@@ -169,7 +169,12 @@ class Chaos:
         over = bool(self.directories() - before) and not (self.folder / "state").exists()
         if not over:
             again = self.start("saved")
-            _, told = again.communicate(timeout=300)
+            try:
+                _, told = again.communicate(timeout=300)
+            except subprocess.TimeoutExpired:
+                again.kill()
+                _, told = again.communicate()
+                self.fault(number, phase, "it goes on for more than five minutes")
             if again.returncode != 0:
                 self.fault(number, phase, f"it does not go on: {told[-300:]}")
         charged, new = self.charges - charges, sorted(self.directories() - before)
