@@ -169,7 +169,12 @@ class Chaos:
         over = bool(self.directories() - before) and not (self.folder / "state").exists()
         if not over:
             again = self.start("saved")
-            _, told = again.communicate(timeout=300)
+            try:
+                _, told = again.communicate(timeout=300)
+            except subprocess.TimeoutExpired:
+                again.kill()
+                _, told = again.communicate()
+                self.fault(number, phase, "it goes on for more than five minutes")
             if again.returncode != 0:
                 self.fault(number, phase, f"it does not go on: {told[-300:]}")
         charged, new = self.charges - charges, sorted(self.directories() - before)
@@ -191,6 +196,8 @@ class Chaos:
 
     def fault(self, number: int, phase: str, what: str) -> None:
         self.faults.append(f"{signal.Signals(number).name} in phase {phase}: {what}")
+        # at once: a trial of an hour may be stopped
+        print(self.faults[-1], file=sys.stderr, flush=True)
 
     def last_words(self) -> None:
         """One more run of each; with them all that was charged must be in a directory or have left its log."""
@@ -216,6 +223,8 @@ def main() -> None:
         chaos = Chaos(Path(folder), random.Random(options.seed))
         for k in range(options.times):
             chaos.disturbed(k)
+            if (k + 1) % 20 == 0:
+                print(f"{k + 1} of {options.times}, {len(chaos.faults)} faults", file=sys.stderr, flush=True)
         chaos.last_words()
         seconds = {name: round(longest, 1) for name, longest in chaos.longest.items()}
         result = {"times": options.times, "seconds_undisturbed": seconds, "phases": dict(chaos.phases)}

@@ -29,6 +29,9 @@ LARGEST = 2 * 10**9
 def cache_folder(name: str) -> Path | None:
     """For whoever runs this alone; None where that cannot be had."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    # somebody without a home would get a folder called ~ wherever they are
+    if not os.path.isabs(home):
+        return None
     try:
         top = Path(home).resolve() / "coterie"
         return _safe_folder(top, name)

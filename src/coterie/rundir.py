@@ -17,6 +17,8 @@ SUMS, REPORT = "SHA256SUMS", "report.html"
 _ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "run.log", SUMS}
 
 _OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
+# asked one by one, because finding out may fail
+_ELSEWHERE: tuple[Callable[[], str | Path], ...] = (tempfile.gettempdir, Path.home, lambda: "/dev/shm")
 
 
 def transcript_name(complete: bool) -> str:
@@ -174,10 +176,11 @@ def new_directory(directory: Path) -> Iterator[Path]:
 
 def saved_elsewhere(name: str, write: Callable[[Path], None]) -> Path | None:
     """Write a directory wherever that is possible, for what cannot be made again; where it is, if anywhere."""
-    for folder in (tempfile.gettempdir(), Path.home(), "/dev/shm"):
+    for folder in _ELSEWHERE:
         try:
-            place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
-        except OSError:
+            place = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder()))
+        except (OSError, RuntimeError):
+            # full, or there is none: users of a container may have no home
             continue
         try:
             write(place)

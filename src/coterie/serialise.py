@@ -1,13 +1,18 @@
 """Frozen dataclasses to plain JSON and back, so that plans can be saved, compared and hashed; and how much is read."""
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import json
 import math
+import os
+import stat
+import tomllib
 import types
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -121,6 +126,31 @@ MOST_PARTY_ROUNDS = 10**8
 MOST_GRANTS = 10**6
 # characters of a plan or a certificate
 LONGEST_TEXT = 10**8
+# of a text of TOML, the squares of the dots in its lines: what a key of so many parts takes to be read
+MOST_DOTS = 10**7
+
+
+def file_text(path: str | Path, largest: int = LONGEST_TEXT) -> str:
+    """The text of a file that others may have made. OSError also of a pipe, which would keep its reader waiting, and of
+    more than so many bytes: a device has no end."""
+    with open(path, encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        if found.st_size > largest:
+            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {largest:,} are read", str(path))
+        return file.read()
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """ValueError, in one line, where a text is no TOML, or would take for ever."""
+    if sum(line.count(".") ** 2 for line in text.split("\n")) > MOST_DOTS:
+        raise ValueError("its lines have too many dots")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # besides TOMLDecodeError: integers of thousands of digits
+        raise ValueError(" ".join(str(error).split())[:200]) from None
 
 
 def read_json(what: str, text: str) -> Any:

@@ -50,6 +50,32 @@ def test_a_closed_pipe_is_no_traceback():
     assert "Exception ignored" not in done.stderr
 
 
+# streams that are closed before Python begins, as for what a daemon starts
+CLOSED = """
+import os, sys
+for number in map(int, sys.argv[1]):
+    os.close(number)
+os.execv(sys.executable, [sys.executable, "-m", "coterie", *sys.argv[2:]])
+"""
+
+
+def test_closed_streams_cost_no_result_and_nothing_is_said_into_a_file(coterie, tmp_path):
+    (tmp_path / "spec.toml").write_text(SPEC + "[algorithm]\nrounds = 2\n")
+    command = [sys.executable, "-c", CLOSED, "012", "run", "spec.toml", "--out", "run"]
+    assert subprocess.run(command, cwd=tmp_path, timeout=120).returncode == 0
+    assert coterie("certificate", "verify", tmp_path / "run")[0] == 0
+
+
+def test_a_run_that_cannot_be_told_says_where_it_is(coterie, tmp_path, monkeypatch):
+    (tmp_path / "spec.toml").write_text(SPEC + "[algorithm]\nrounds = 2\n")
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        code, _, told = coterie("run", tmp_path / "spec.toml", "--out", tmp_path / "run", "--json")
+    assert code == 1
+    assert f"the run is complete in {tmp_path / 'run'}, but standard output cannot be written" in told
+    assert coterie("certificate", "verify", tmp_path / "run")[0] == 0
+
+
 def test_what_happens_when_is_said_to_whoever_asks(coterie, tmp_path):
     (tmp_path / "spec.toml").write_text(SPEC + "[algorithm]\nrounds = 2\n")
     told = coterie("--verbose", "run", tmp_path / "spec.toml", "--out", tmp_path / "a", "--json")[2]

@@ -3,8 +3,11 @@
 import contextlib
 import hashlib
 import json
+import os
 import random
 import re
+import signal
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -443,6 +446,71 @@ def test_a_partial_transcript_of_no_numbers(forged):
         "summary.json", lambda s: {k: v for k, v in {**s, "rounds": 2}.items() if k not in ("test_error", "test")}
     )
     assert "finite" in forged.refused()
+
+
+@pytest.fixture
+def in_time():
+    """Whoever waits for the other end of a pipe waits for ever."""
+
+    def ring(*_):
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["certificate.json", "SHA256SUMS", "spec.toml", "model.json", "transcript.npz"])
+def test_what_is_no_file_or_has_no_end_is_not_read(heart, tmp_path, in_time, name):
+    folder = Forged(heart, tmp_path).folder
+    path = folder / name
+    content = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"no (plain )?file"):
+        verify_path(folder)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=r"no (plain )?file"):
+        verify_path(folder)
+    path.unlink()
+    if name != "transcript.npz":
+        path.write_bytes(content)
+        # without a byte on the disk
+        os.truncate(path, 3 * 10**8)
+        tracemalloc.start()
+        try:
+            with pytest.raises(InputError, match=r"bytes, and at most|was changed after"):
+                verify_path(folder)
+            assert tracemalloc.get_traced_memory()[1] < 10**8
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("command", [("report",), ("predict", "table.csv")])
+def test_nor_by_other_commands(heart, tmp_path, in_time, coterie, command):
+    folder = Forged(heart, tmp_path).folder
+    name = "certificate.json" if command[0] == "report" else "model.json"
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    code, _, told = coterie(command[0], folder, *command[1:])
+    assert code == 2
+    assert "it is no plain file" in told
+
+
+def test_a_file_that_is_listed_twice(forged):
+    path = forged.folder / "SHA256SUMS"
+    path.write_text(f"{'0' * 64}  model.json\n" + path.read_text())
+    with pytest.raises(InputError, match="lists a file twice"):
+        verify_path(forged.folder)
+
+
+def test_a_key_of_very_many_parts_is_not_read(forged, in_time):
+    with (forged.folder / "spec.toml").open("a") as file:
+        file.write("\n" + ".".join("a" * 50_000) + " = 1\n")
+    assert "too many dots" in forged.refused()
 
 
 def test_another_test_error_of_public_records(heart, tmp_path):

@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from coterie import rundir
 from coterie.cli.spec import execution, preparation
 from coterie.errors import LocalSolveError
 from coterie.rundir import Reserved
 from coterie.spending import Spending
 from coterie.stopping import stoppable
+from coterie.transcript import Transcript
 
 SPEC = """\
 [data]
@@ -215,6 +218,43 @@ def test_a_disk_that_fills_up_at_the_end_loses_nothing(coterie, spec, monkeypatc
     kept = Path(told.strip().rsplit(" in ", 1)[1])
     assert coterie("certificate", "verify", kept)[0] == 0
     assert left(tmp_path) == set()
+
+
+def test_without_a_home_and_a_temporary_folder_there_is_still_memory(monkeypatch):
+    def none(kind):
+        def found():
+            raise kind("there is none")
+
+        return found
+
+    places = [none(FileNotFoundError), none(RuntimeError), lambda: "/dev/shm"]
+    monkeypatch.setattr(rundir, "_ELSEWHERE", places)
+    kept = rundir.saved_elsewhere("run", lambda folder: (folder / "model").write_text("paid for"))
+    assert kept is not None
+    assert (kept / "model").read_text() == "paid for"
+    shutil.rmtree(kept)
+    monkeypatch.setattr(rundir, "_ELSEWHERE", places[:2])
+    assert rundir.saved_elsewhere("run", lambda folder: None) is None
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("scikit-learn: no")])
+@pytest.mark.parametrize("what", ["certificate", "result"])
+def test_what_was_released_outlives_a_failure_after_the_last_round(coterie, spec, monkeypatch, what, error):
+    def fail(*_, **__):
+        raise error
+
+    owner, name = (preparation.Prepared, what) if what == "certificate" else (execution, "result_of")
+    monkeypatch.setattr(owner, name, fail)
+    code, out, told = coterie("run", spec, "--json")
+    assert (code, out) == (1, "")
+    assert told.count("\n") == 1
+    assert "what was released is in spec-run-failed" in told
+    assert charged(spec) == 1
+    assert left(spec.parent) == {"spec-run-failed"}
+    kept = spec.parent / "spec-run-failed"
+    assert Transcript.load(kept / "transcript.npz").n_rounds == 40
+    assert (kept / "spec.toml").read_text() == SPEC
+    assert "failed: " in (kept / "run.log").read_text()
 
 
 def test_two_runs_in_one_folder_both_keep_their_results(coterie, spec, during_the_run):

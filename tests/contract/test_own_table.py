@@ -4,6 +4,10 @@ import csv
 import gzip
 import io
 import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,6 +169,40 @@ def test_evaluation_prints_a_table_and_is_paid_for(finished, folder, coterie, tm
     assert len(Spending(path=tmp_path / "ledger.json").charges) == 1
     code, told, _ = coterie(*paid)
     assert "ε = 1 at δ = 1e-06, replace-one" in told
+
+
+def test_an_evaluation_that_was_paid_for_is_told_or_kept(finished, folder, coterie, tmp_path, monkeypatch):
+    run, _ = finished
+    Spending.create(tmp_path / "ledger.json")
+    price = ("--epsilon", 1, "--delta", 1e-6, "--adjacency", "replace-one", "--ledger", tmp_path / "ledger.json")
+    paid = ("evaluate", run, folder / "test.csv", *price, "--json")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        code, _, error = coterie(*paid)
+    assert code == 1
+    assert "No space left on device" in error
+    kept = Path(error.strip().rsplit(" is in ", 1)[1])
+    assert "accuracy" in json.loads(kept.read_text())["metrics"]
+    assert len(Spending(path=tmp_path / "ledger.json").charges) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        code, _, error = coterie(*paid)
+    assert code == 2
+    assert "told to nobody" in error
+    assert len(Spending(path=tmp_path / "ledger.json").charges) == 1
+
+    charge = Spending.charge
+
+    def interrupted(*given, **named):
+        past = charge(*given, **named)
+        signal.raise_signal(signal.SIGINT)
+        return past
+
+    monkeypatch.setattr(Spending, "charge", interrupted)
+    code, told, _ = coterie(*paid)
+    assert code == 130
+    assert "accuracy" in json.loads(told)["metrics"]
 
 
 def test_public_data_sets_have_a_line_without_privacy(coterie, tmp_path):

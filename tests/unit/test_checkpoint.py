@@ -1,6 +1,8 @@
 """A checkpoint is what was written, or it is refused: a second release under the same noise would give records away."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from coterie import evaluate
 from coterie.algorithms import NoisyGradientDescent
 from coterie.data import Federation
 from coterie.engines import mpi
-from coterie.engines.checkpoint import PROGRESS, RUN, Checkpoint
+from coterie.engines.checkpoint import LOCK, PROGRESS, RUN, Checkpoint
 from coterie.engines.in_process import run, run_many
 from coterie.errors import InputError
 from coterie.inference import infer
@@ -37,6 +39,10 @@ def saved(folder):
     return checkpoint
 
 
+def stored(checkpoint):
+    return sorted(path for path in checkpoint.directory.iterdir() if path.name != LOCK)
+
+
 def gone_on_with(checkpoint, records=RECORDS):
     """What a run that goes on looks at."""
     key = checkpoint.key(IDENTITY)
@@ -60,7 +66,7 @@ def test_what_was_saved_comes_back(tmp_path):
 def test_every_flipped_bit_is_found(tmp_path):
     checkpoint = saved(tmp_path)
     rng = np.random.default_rng(0)
-    for path in sorted(checkpoint.directory.iterdir()):
+    for path in stored(checkpoint):
         whole = path.read_bytes()
         for place in range(len(whole)):
             flipped = bytearray(whole)
@@ -77,7 +83,7 @@ def test_every_flipped_bit_is_found(tmp_path):
 
 def test_a_missing_file_is_refused(tmp_path):
     checkpoint = saved(tmp_path)
-    for path in sorted(checkpoint.directory.iterdir()):
+    for path in stored(checkpoint):
         if path.name == PROGRESS:
             # without it all rounds are repeated, on the same records and with the same noise
             continue
@@ -123,6 +129,38 @@ def test_nothing_but_the_key_is_no_run_that_has_just_begun(tmp_path):
             path.unlink()
     with pytest.raises(InputError, match="records-0000' is missing"):
         checkpoint.same_records([RECORDS[0] + 1, RECORDS[1]], checkpoint.key(IDENTITY))
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from coterie.engines.checkpoint import Checkpoint
+from coterie.errors import InputError
+try:
+    Checkpoint(Path(sys.argv[1]), rank=0).begin({"plan": "a digest", "ranks": 1}, [["before", 1.0, 1e-6]])
+except InputError as error:
+    print(error)
+"""
+
+
+def test_two_processes_do_not_go_on_with_one_run(tmp_path):
+    """The same command twice: one would vouch for the records of the other, and whoever is done first would remove what
+    the other needs."""
+
+    def begun_elsewhere():
+        command = [sys.executable, "-c", OTHER, str(tmp_path / "run")]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    checkpoint = saved(tmp_path)
+    # again, as a run does that charges a ledger first
+    Checkpoint(tmp_path / "run", rank=0).begin(IDENTITY)
+    assert "another process goes on with" in begun_elsewhere()
+    gone_on_with(checkpoint)
+    checkpoint.remove()
+    assert not (tmp_path / "run").exists()
+    # a process that was killed leaves its lock to whoever comes next
+    assert begun_elsewhere() == ""
+    Checkpoint(tmp_path / "run", rank=0).begin(IDENTITY)
 
 
 class OneProcess:

@@ -150,7 +150,10 @@ REFUSALS = {
     "weight nan": ({"sample_weight": [1, np.nan, 1, 1]}, "sample_weight: row 1 is nan"),
     "weight length": ({"sample_weight": [1, 1]}, "sample_weight: got 2 values"),
     "weight bound": ({"weight_bound": np.inf}, "weight_bound: got inf"),
-    "one record": ({"parties": ["a", "a", "a", "b"]}, "parties: party 'b' has 1 record; at least min_records=2"),
+    "one record": (
+        {"parties": ["a", "a", "a", "b"]},
+        "parties: the party of row 3 (--show-values quotes it) has 1 record; at least min_records=2",
+    ),
     "party length": ({"parties": ["a", "b"]}, "parties: got 2 values"),
     "party missing": ({"parties": ["a", None, "a", "a"]}, "parties: row 1 is None"),
     "party scalar": ({"parties": "hospital"}, "parties: got shape ()"),

@@ -301,6 +301,17 @@ def test_bad_files_are_refused(tmp_path, old, new, sentence):
         Schema.read(path)
 
 
+@pytest.mark.parametrize(
+    "text", ["x = " + "9" * 5000, "x = " + "[" * 5000 + "]" * 5000, ".".join("a" * 50_000) + " = 1"]
+)
+def test_files_that_would_take_for_ever_are_refused_in_one_line(tmp_path, text):
+    (tmp_path / "schema.toml").write_text(text)
+    with pytest.raises(InputError, match="is not a TOML file") as refused:
+        Schema.read(tmp_path / "schema.toml")
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
 def test_missing_file_and_folder_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"path: cannot read .*none\.toml"):
         Schema.read(tmp_path / "none.toml")

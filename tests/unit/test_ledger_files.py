@@ -84,6 +84,59 @@ def test_a_second_name_of_the_file_is_refused(plain, tmp_path):
             Ledger.open(tmp_path / name)
 
 
+MOUNTED = """
+import subprocess, sys
+from pathlib import Path
+from coterie.errors import CoterieError
+from coterie.ledger import Ledger
+ledger, elsewhere = map(Path, sys.argv[1:])
+elsewhere.mkdir()
+for name in ("file", "folder/ledger"):
+    place = elsewhere / name
+    mounted = place if name == "file" else place.parent
+    mounted.touch() if mounted == place else mounted.mkdir()
+    subprocess.run(["mount", "--bind", ledger if mounted == place else ledger.parent, mounted], check=True)
+    try:
+        Ledger.open(place).close()
+        print(name, "opened")
+    except CoterieError as error:
+        print(error)
+"""
+
+
+def test_a_file_that_is_mounted_by_itself_is_refused(plain, tmp_path, monkeypatch):
+    """As containers are given single files: SQLite would keep a second log beside it, and lose what is in the first."""
+    twin = tmp_path / "a folder" / "ledger"
+    twin.parent.mkdir()
+    shutil.copy(plain, twin)
+    Ledger.open(twin).close()
+    mounts = tmp_path / "mountinfo"
+    escaped = str(twin).replace(" ", r"\040")
+    mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw\n23 22 8:1 /x {escaped} rw,relatime - ext4 /dev/sda rw\n")
+    monkeypatch.setattr(implementation, "MOUNTS", mounts)
+    with pytest.raises(InputError, match="mounted by itself"):
+        Ledger.open(twin)
+    Ledger.open(plain).close()
+    monkeypatch.setattr(implementation, "MOUNTS", tmp_path / "no such file")
+    Ledger.open(twin).close()
+
+
+UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0,
+    reason="nothing may be mounted here; the test above reads a list of mounts",
+)
+def test_a_mounted_file_is_refused_and_a_mounted_folder_is_not(plain, tmp_path_factory):
+    command = [*UNSHARE, sys.executable, "-c", MOUNTED, plain, tmp_path_factory.mktemp("other") / "elsewhere"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    file, folder = done.stdout.splitlines()
+    assert "mounted by itself" in file
+    assert folder == "folder/ledger opened"
+
+
 @pytest.mark.parametrize("place", ["/proc/ledger", "/proc/self/status", "/dev/null", "/dev/zero", "."])
 def test_places_that_hold_no_ledger_end_in_a_sentence(place):
     started = time.monotonic()
@@ -134,6 +187,19 @@ def test_a_file_that_is_gone_or_another_one_is_refused(plain, tmp_path):
         with pytest.raises(InputError):
             use(plain)
     assert not plain.exists()
+
+
+def test_a_head_that_is_no_file_or_has_no_end_keeps_nobody_waiting(plain):
+    head = plain.with_name("ledger.head")
+    head.unlink()
+    os.mkfifo(head)
+    said = run(OPENED, plain)
+    assert "its head cannot be read" in said
+    assert "no plain file" in said
+    head.unlink()
+    with head.open("wb") as file:
+        file.truncate(10**9)
+    assert "at most 10,000 are read" in run(OPENED, plain)
 
 
 def test_a_ledger_that_went_back_is_refused(plain):
@@ -301,6 +367,9 @@ BAD_ENTRIES = [
     (2, {"price": {**PRICE.to_dict(), "epsilon": "nan"}}),
     (2, {"price": {**PRICE.to_dict(), "epsilon": -100}}),
     (2, {"price": {**PRICE.to_dict(), "epsilon": True}}),
+    (2, {"price": {**PRICE.to_dict(), "epsilon": 10**400}}),
+    (2, {"time": 10**400}),
+    (1, {"limit": {"epsilon": 10**400, "delta": 0.1, "days": None}}),
     (2, {"price": {**PRICE.to_dict(), "delta": 2}}),
     (2, {"price": {**PRICE.to_dict(), "delta": "infinite"}}),
     (2, {"price": {**PRICE.to_dict(), "gaussian": -1}}),
@@ -492,6 +561,17 @@ from coterie.errors import CoterieError
 from coterie.ledger import Ledger
 if os.getuid() == 0:
     os.setuid(65534)
+try:
+    Ledger.open(sys.argv[1])
+except CoterieError as error:
+    print(error)
+"""
+
+
+OPENED = """
+import sys
+from coterie.errors import CoterieError
+from coterie.ledger import Ledger
 try:
     Ledger.open(sys.argv[1])
 except CoterieError as error:

@@ -55,6 +55,18 @@ def test_a_link_in_place_of_a_folder_is_not_used(home, tmp_path):
     assert cache_folder("xla") is None
 
 
+@pytest.mark.parametrize("said", [None, "", "cache", "~/cache"])
+def test_nothing_is_kept_for_somebody_without_a_home(tmp_path, monkeypatch, said):
+    """Such as users of a container that no list of users knows: no folder called ~ is made where they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if said is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", said)
+    assert cache_folder("xla") is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_size_is_bounded_and_the_oldest_go_first(home, monkeypatch):
     monkeypatch.setattr(machine, "LARGEST", 250)
     folder = cache_folder("xla")

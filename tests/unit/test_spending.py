@@ -109,7 +109,7 @@ def test_bad_limits_are_refused(limit):
         Spending(limit=limit)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(-1.0, 0.1), (math.nan, 0.1), (1.0, 2.0)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(-1.0, 0.1), (math.nan, 0.1), (1.0, 2.0), (10**400, 0.1)])
 def test_bad_charges_are_refused(epsilon, delta):
     ledger = Spending()
     with pytest.raises(InputError, match="epsilon, delta: got"):

@@ -1,13 +1,19 @@
 """`coterie evaluate`: how good the model of a run is, on records that are paid for or public."""
 
 import json
+import math
+import signal
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coterie.cli.predict import FILE, RUN, SHOW_VALUES, read_features
 from coterie.cli.schema import DELIMITER, ENCODING
+
+if TYPE_CHECKING:
+    from coterie.evaluation import Evaluation
 
 EXAMPLES = (
     "Examples: coterie evaluate spec-run test.csv --public; coterie evaluate spec-run held-out.csv --epsilon 0.5 "
@@ -58,6 +64,8 @@ def evaluate(
     missing = [name for name, value in said.items() if value is None]
     if not public and missing:
         raise InputError(f"{', '.join(missing)}: missing; all three are needed, or --public of public records")
+    if sys.stdout is None and not public:
+        raise InputError("standard output is closed: what is paid for would be told to nobody")
     with values_shown(show_values):
         model = FittedModel.read(run)
         if model.labels is None and not public:
@@ -76,30 +84,57 @@ def evaluate(
 
     from coterie.evaluation import evaluate as told_privately
     from coterie.spending import Spending
+    from coterie.stopping import stoppable
 
     calibration = ("calibration",) if isinstance(model, ProbableModel) else ()
-    found = told_privately(
-        model,
-        X,
-        y,
-        epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
-        parties=parties,
-        metrics=("accuracy", "class-error", "auc", *calibration),
-        trust=trust,  # type: ignore[arg-type]  # checked there
-        colluders=colluders,
-        records_per_person=records_per_person,
-        public=public,
-        ledger=None if ledger is None else Spending(path=ledger),
-    )
-    if not json_line:
-        typer.echo(str(found))
-        return
+    with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stop:
+        # from its price to its last word
+        stop.patience = math.inf
+        found = told_privately(
+            model,
+            X,
+            y,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            parties=parties,
+            metrics=("accuracy", "class-error", "auc", *calibration),
+            trust=trust,  # type: ignore[arg-type]  # checked there
+            colluders=colluders,
+            records_per_person=records_per_person,
+            public=public,
+            ledger=None if ledger is None else Spending(path=ledger),
+        )
+        _tell(_in_json(found, public) if json_line else str(found))
+    if stop.asked:
+        raise typer.Exit(130)
+
+
+def _in_json(found: "Evaluation", public: bool) -> str:
     metrics = {name: {"value": _plain(m.value), "noise": _plain(m.standard_error)} for name, m in found.metrics.items()}
     told = {"verdict": list(found.verdict), "metrics": metrics, "majority_error": found.majority_error}
     loss = {"epsilon": found.epsilon, "delta": found.delta, "total_epsilon": found.total_epsilon}
-    typer.echo(json.dumps({**told, "calibration_error": found.calibration_error, "public": public, **loss}))
+    return json.dumps({**told, "calibration_error": found.calibration_error, "public": public, **loss})
+
+
+def _tell(text: str) -> None:
+    """What was paid for is said, or kept, and said where."""
+    from coterie.cli.streams import mute_output
+    from coterie.errors import CoterieError
+    from coterie.rundir import saved_elsewhere
+
+    def write(folder: Path) -> None:
+        (folder / "evaluation.txt").write_text(text, encoding="utf-8")
+
+    try:
+        typer.echo(text)
+    except OSError as error:
+        mute_output()
+        kept = saved_elsewhere("coterie-evaluation", write)
+        where = "is lost" if kept is None else f"is in {kept / 'evaluation.txt'}"
+        raise CoterieError(
+            f"standard output cannot be written ({error.strerror}); what it should have said {where}"
+        ) from None
 
 
 def _tell_numbers(result: dict[str, Any], json_line: bool) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -219,8 +218,10 @@ class _saved_when_stopped:  # noqa: N801 - used as a with-statement
 
 def main() -> None:
     """Entry point: turns errors into one sentence and an exit code."""
+    from coterie.cli.streams import fill_gaps, mute_output
     from coterie.errors import CoterieError, InputError
 
+    fill_gaps()
     try:
         app()
     except InputError as error:
@@ -230,8 +231,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # nobody reads what is still to be said, and Python would complain about it when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute_output()
         _end("standard output was closed before everything was said", 1)
     except MemoryError:
         _end("there is not enough memory for this", 1)

@@ -1,9 +1,8 @@
 """`coterie plan`: what a spec or a study would do, and what can be expected of it, before anything is spent."""
 
 import json
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,16 +35,12 @@ def plan(
 
 
 def _planner(path: Path, surrogate: Path | None) -> "Planner":
+    from coterie.cli.spec.keys import tables_in
     from coterie.cli.spec.preparation import load_records, planner_of, surrogate_of
     from coterie.cli.spec.reading import read_spec, read_text
     from coterie.cli.spec.study import read_study_spec
-    from coterie.errors import InputError
 
-    text = read_text(path)
-    try:
-        content: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"spec: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+    content = tables_in("spec", read_text(path), path)
     parties = content.get("parties")
     if "data" in content or not isinstance(parties, dict) or "sizes" not in parties:
         spec = read_spec(path)

@@ -114,7 +114,9 @@ def _run(
     from coterie.cli.progress import shown_progress
     from coterie.cli.report import add_report
     from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
+    from coterie.cli.streams import mute_output
     from coterie.data.checks import values_shown
+    from coterie.errors import CoterieError
     from coterie.stopping import StoppedInTime
 
     content = read_spec(spec, engine=engine)
@@ -165,17 +167,19 @@ def _run(
                 if checkpoint is not None and not outcome.transcript.complete:
                     stopped = f"{_what_stopped(outcome, checkpoint.directory)}; the same command goes on"
                 else:
-                    directory = _write(outcome, place)
+                    directory = _write(outcome, place, prepared)
                     if checkpoint is not None:
                         # what was released is in the directory now
                         checkpoint.remove()
                     add_report(directory)
                     try:
                         _tell(outcome, directory, json_line)
-                    except OSError:
-                        # by a terminal that is gone, say
+                    except OSError as error:
+                        # of a terminal that is gone, say
                         if not stop.asked:
-                            raise
+                            mute_output()
+                            reason = f"standard output cannot be written ({error.strerror})"
+                            raise CoterieError(f"the run is complete in {directory}, but {reason}") from None
                     over = not stop.asked and outcome.transcript.complete
                     stopped = "" if over else _what_stopped(outcome, directory)
                 if stopped:
@@ -209,12 +213,15 @@ def _reserved(out: Path | None, spec: Path) -> Iterator["Reserved"]:
 
 @contextlib.contextmanager
 def _kept_when_it_fails(place: "Reserved", prepared: "Prepared") -> Iterator[None]:
-    """A run that ends after its charge leaves its spec and a log, however it ends."""
-    from coterie.cli.spec.execution import write_text
+    """A run that ends after its charge leaves its spec and a log, however it ends, and what it has released if it fails
+    after that."""
+    from coterie.cli.spec.execution import UnfinishedError, sentence_of, write_text, write_transcript
     from coterie.errors import CoterieError
 
-    def keep() -> None:
+    def keep(error: BaseException | None = None) -> None:
         with contextlib.suppress(OSError):
+            if isinstance(error, UnfinishedError):
+                write_transcript(place.partial, error.transcript)
             write_text(place.partial / "spec.toml", prepared.spec.text)
             write_text(place.partial / "run.log", prepared.log.text)
 
@@ -222,25 +229,21 @@ def _kept_when_it_fails(place: "Reserved", prepared: "Prepared") -> Iterator[Non
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        prepared.log.add(f"failed: {_sentence(error)}")
-        keep()
+        prepared.log.add(f"failed: {sentence_of(error)}")
+        keep(error)
         kept = place.give_up()
-        where = "no log could be written" if kept is None else f"its log is in {kept}"
+        what = "what was released" if isinstance(error, UnfinishedError) else "its log"
+        where = "no log could be written" if kept is None else f"{what} is in {kept}"
         spent = "the loss of the whole plan counts as spent"
         if isinstance(error, KeyboardInterrupt):
             typer.echo(f"coterie: stopped; nothing could be kept of it, {spent}; {where}", err=True)
             raise
-        raise CoterieError(f"{_sentence(error)}; {spent}; {where}") from error
+        raise CoterieError(f"{sentence_of(error)}; {spent}; {where}") from error
 
 
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "there is not enough memory"
-    return " ".join(str(error).split())[:500] or type(error).__name__
-
-
-def _write(outcome: "Outcome", place: "Reserved") -> Path:
+def _write(outcome: "Outcome", place: "Reserved", prepared: "Prepared") -> Path:
     """Where the run is now: in its directory, or, if that cannot be written, wherever there is room."""
+    from coterie.cli.spec.execution import after_releasing
     from coterie.errors import CoterieError
     from coterie.rundir import saved_elsewhere
 
@@ -259,6 +262,10 @@ def _write(outcome: "Outcome", place: "Reserved") -> Path:
         raise CoterieError(
             f"out: {str(place.directory)!r} cannot be written ({error.strerror}); the run is complete in {kept}"
         ) from None
+    except Exception:
+        with _kept_when_it_fails(place, prepared), after_releasing(outcome.transcript):
+            raise
+        raise AssertionError("unreachable") from None
 
 
 def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:

@@ -208,11 +208,14 @@ def _party_codes(parties: Any, n_records: int, min_records: int) -> tuple[tuple[
     names = checks.distinct(array)
     code = {name: position for position, name in enumerate(names)}
     party_of_row = np.array([code[name] for name in array.tolist()], dtype=np.int64)
-    for name, size in zip(names, np.bincount(party_of_row).tolist(), strict=True):
+    for number, size in enumerate(np.bincount(party_of_row).tolist()):
         if size < min_records:
+            row = int(np.argmax(party_of_row == number))
+            # such a name is often a slip, or that of a person
             raise InputError(
-                f"parties: party {str(name)!r} has {size} record{'s' * (size > 1)}; at least min_records={min_records}"
-                " are needed (min_records=1 allows people as parties)"
+                f"parties: the party of row {row}{checks.quoted(str(names[number]))} has {size} "
+                f"record{'s' * (size > 1)}; at least min_records={min_records} are needed (min_records=1 allows people "
+                "as parties)"
             )
     return tuple(str(name) for name in names), party_of_row
 

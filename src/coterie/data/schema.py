@@ -13,7 +13,6 @@ others too short against the noise (`docs/schema.md`).
 import dataclasses
 import itertools
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy as np
 from coterie.data.checks import is_missing, nearest, quoted
 from coterie.errors import InputError
 from coterie.facts import check_plain
+from coterie.serialise import file_text, read_toml
 
 NUMBER = "no finite number"
 MISSING = "missing"
@@ -611,11 +611,12 @@ class Schema:
     def read(cls, path: str | Path) -> "Schema":
         """Read a schema from a TOML file."""
         try:
-            return cls.from_dict(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+            content = read_toml(file_text(path))
         except OSError as error:
             raise InputError(f"path: cannot read {str(path)!r}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise InputError(f"path: {str(path)!r} is not a TOML file: {error}") from error
+        return cls.from_dict(content)
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the schema as a TOML file; an existing file is kept unless `overwrite` is asked for."""

@@ -6,6 +6,8 @@ until somebody has written it elsewhere. Every file ends with a tag under a key 
 is missing, cut off or altered is refused, because a second release under the same noise would give records away.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import io
@@ -21,9 +23,22 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.privacy.noise import KeyedEntropy
 
-RUN, PROGRESS = "run.json", "progress.json"
+RUN, PROGRESS, LOCK = "run.json", "progress.json", ".lock"
 _TAG_BYTES = 32
-_OURS = (RUN, PROGRESS, "records-*", "releases-*.npy", "private-*.npy", "moments-*.npy", ".*.json", ".*.npy")
+_OURS = (
+    RUN,
+    PROGRESS,
+    "records-*",
+    "releases-*.npy",
+    "private-*.npy",
+    "moments-*.npy",
+    ".*.json",
+    ".*.npy",
+    ".records-*",
+    LOCK,
+)
+# locks of this process, by directory
+_HELD: dict[Path, int] = {}
 
 
 class Checkpoint:
@@ -42,15 +57,18 @@ class Checkpoint:
         identity: what a run that goes on must have in common with this one. past: what a ledger said before this run
         was charged to it, which happens once; None where that comes later, by `settle`.
         """
+        if not self.exists:
+            # a kill while the first file was written leaves no more than its beginning
+            if self.directory.exists() and (
+                not self.directory.is_dir()
+                or any(path.name not in (f".{RUN}", LOCK) for path in self.directory.iterdir())
+            ):
+                raise InputError(f"checkpoint: {str(self.directory)!r} is no checkpoint and not empty; choose another")
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.chmod(0o700)
+        self._hold()
         if self.exists:
             return
-        # a kill while the first file was written leaves no more than its beginning
-        if self.directory.exists() and (
-            not self.directory.is_dir() or any(path.name != f".{RUN}" for path in self.directory.iterdir())
-        ):
-            raise InputError(f"checkpoint: {str(self.directory)!r} is no checkpoint and not empty; choose another")
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.directory.chmod(0o700)
         key = os.urandom(32)
         self._write_run(
             {
@@ -175,8 +193,34 @@ class Checkpoint:
         for pattern in _OURS:
             for path in self.directory.glob(pattern):
                 path.unlink()
-        if not any(self.directory.iterdir()):
+        # somebody else may have begun another one there
+        with contextlib.suppress(OSError):
             self.directory.rmdir()
+        if (lock := _HELD.pop(self.directory.resolve(), None)) is not None:
+            os.close(lock)
+
+    def _hold(self) -> None:
+        """Until this process ends or the checkpoint is removed. Of two processes that go on with one run, each would
+        take its records for those that the other has vouched for, and the first to end would remove what the other one
+        is about to read."""
+        path, known = self.directory / LOCK, _HELD.pop(self.directory.resolve(), None)
+        if known is not None:
+            if path.exists() and os.path.samestat(os.fstat(known), path.stat()):
+                _HELD[self.directory.resolve()] = known
+                return
+            os.close(known)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise InputError(
+                f"checkpoint: another process goes on with {str(self.directory)!r}; wait until it is done"
+            ) from None
+        except OSError:
+            # a file system without locks
+            pass
+        _HELD[self.directory.resolve()] = file
 
     def _stored(self, name: str) -> Any:
         content = self._run()

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from coterie.errors import CoterieError, InputError
 from coterie.privacy import composition
-from coterie.privacy.composition import Price
+from coterie.privacy.composition import Price, is_number
 
 FORMAT = "coterie-ledger-1"
 # characters of a name or a description
@@ -99,7 +99,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         numbers = [self.epsilon, self.delta, 1.0 if self.days is None else self.days]
-        if not all(_is_number(value) for value in numbers) or not (
+        if not all(is_number(value) for value in numbers) or not (
             self.epsilon > 0 and 0 <= self.delta < 1 and 0 < numbers[2] < math.inf
         ):
             raise InputError(
@@ -227,7 +227,7 @@ class State:
         if canonical(body) != text or body.pop("previous") != (None if self.hash is None else self.hash.hex()):
             raise ValueError(f"entry {number} does not follow entry {self.count}")
         at, kind, writer = body.pop("time"), body.pop("kind"), body.pop("sqlite")
-        if not _is_number(at) or not math.isfinite(at) or not isinstance(writer, str):
+        if not is_number(at) or not math.isfinite(at) or not isinstance(writer, str):
             raise ValueError(f"entry {number} does not say when and by what it was written")
         if (number == 1) != (kind == "created"):
             raise ValueError(f"entry {number} is of kind {kind!r}")
@@ -393,10 +393,6 @@ def _check_signature(key: str, found: bytes, signature: bytes) -> None:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(signature, SIGNED + found)
     except InvalidSignature:
         raise ValueError("a signature is not the owner's") from None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def limit_shown(limit: Limit) -> dict[str, Any]:

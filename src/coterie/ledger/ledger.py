@@ -42,12 +42,16 @@ from coterie.ledger.entries import (
 from coterie.ledger.pages import check_unused
 from coterie.privacy import composition
 from coterie.privacy.composition import Price
+from coterie.serialise import file_text
 
 LOCK_TIMEOUT_S = 5.0
 # bytes
 LARGEST_REPLY = 10**9
 # bytes of a file whose unused space is looked at
 LARGEST_IMAGE = 2**29
+LARGEST_RECEIPT = 10**4
+# what this process sees mounted, on Linux
+MOUNTS = Path("/proc/self/mountinfo")
 APPLICATION_ID = 0x436F7465
 USER_VERSION = 1
 # what SQLite says may quote what it read
@@ -648,6 +652,11 @@ class _File:
                 f"path: {str(self.path)!r} has {found.st_nlink} names (hard links), which cannot be locked together; "
                 "a symbolic link can be used instead"
             )
+        if _mounted_alone(self.path):
+            raise InputError(
+                f"path: {str(self.path)!r} is mounted by itself, without the folder that holds its log and its locks; "
+                "mount that folder instead"
+            )
         if found.st_size == 0:
             raise InputError(f"path: {str(self.path)!r} is empty; no ledger is")
         self._identity = (found.st_dev, found.st_ino)
@@ -676,7 +685,7 @@ class _File:
 
     def head(self) -> Receipt | None:
         try:
-            return Receipt.from_json(self.beside(".head").read_text())
+            return Receipt.from_json(file_text(self.beside(".head"), LARGEST_RECEIPT))
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError, InputError) as error:
@@ -709,6 +718,17 @@ class _File:
     def _unusable(self, error: OSError) -> InputError:
         reason = error.strerror or str(error)
         return InputError(f"path: {str(self.path)!r} cannot be used as a ledger ({reason}); nothing was charged")
+
+
+def _mounted_alone(path: Path) -> bool:
+    """Whether a file is a mount of its own, as containers are given single files: another name that no count of links
+    tells, beside which SQLite would keep another log."""
+    try:
+        mounts = MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False
+    name = b"".join(b"\\%03o" % byte if byte in b" \t\n\\" else bytes((byte,)) for byte in os.fsencode(path))
+    return any(line.split(b" ")[4:5] == [name] for line in mounts)
 
 
 def _connected(file: _File | None, *, new: bool) -> sqlite3.Connection:

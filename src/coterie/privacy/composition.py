@@ -49,6 +49,8 @@ from coterie.privacy.accountants import Ledger, check_delta, epsilon, gaussian_d
 ORDERS = 1 + np.exp2(np.arange(-2, 21) / 2)
 # relative: prices that add up to the limit on paper must not fail in the last digit
 _ROUNDING = 1e-9
+# integers beyond it have no floating-point number
+_LARGEST = 2**1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Price:
     records: int = 1
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.epsilon) and self.epsilon >= 0 and _is_number(self.delta) and 0 <= self.delta <= 1):
+        if not (is_number(self.epsilon) and self.epsilon >= 0 and is_number(self.delta) and 0 <= self.delta <= 1):
             raise InputError(
                 f"epsilon, delta: got {self.epsilon}, {self.delta}; epsilon >= 0 and delta in [0, 1] are needed"
             )
@@ -73,7 +75,7 @@ class Price:
         others = [value for row in rows for value in row] + [self.pure, 0.0 if self.gaussian is None else self.gaussian]
         if self.curve is not None and [len(row) for row in rows] != [len(ORDERS)] * 2:
             raise InputError(f"curve: two rows of {len(ORDERS)} divergences are needed")
-        if not all(_is_number(value) and value >= 0 for value in others):
+        if not all(is_number(value) and value >= 0 for value in others):
             raise InputError("curve, gaussian, pure: numbers >= 0 are needed")
         if type(self.records) is not int or self.records < 1:
             raise InputError(f"records: got {self.records!r}; an integer >= 1 is needed")
@@ -217,8 +219,11 @@ def _of_one_record(most: float, delta: float, records: int) -> float:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_number(value: Any) -> bool:
+    """Also of what a file holds, where integers may be beyond floating point."""
+    if isinstance(value, float):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def _shown(value: float) -> float | str:
@@ -231,7 +236,7 @@ def _read(value: Any) -> float:
 
 
 def _finite(value: Any) -> float:
-    if not _is_number(value) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise InputError(f"price: got {value!r}; a finite number or 'infinite' is needed")
     return float(value)
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from coterie.certificate import Certificate
 from coterie.data import Schema
 from coterie.errors import InputError
 from coterie.plan import Plan
-from coterie.serialise import read_json
+from coterie.serialise import file_text, read_json, read_toml
 
-# bytes of a file
-LARGEST = 5 * 10**8
 _DATE = re.compile(r"date: (\d{4}-\d{2}-\d{2})")
 
 
@@ -40,9 +37,9 @@ class RunFiles:
         spec, log = _text(directory / "spec.toml"), _text(directory / "run.log") or ""
         dated = _DATE.match(log)
         try:
-            tables = None if spec is None else tomllib.loads(spec)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"RUN: spec.toml cannot be used ({' '.join(str(error).split())[:200]})") from None
+            tables = None if spec is None else read_toml(spec)
+        except ValueError as error:
+            raise InputError(f"RUN: spec.toml cannot be used ({error})") from None
         return cls(
             certificate=Certificate.from_json(text),
             summary=_table(directory / "summary.json") or {},
@@ -124,9 +121,7 @@ def _numbers(stated: Any) -> dict[str, Any] | None:
 
 def _text(path: Path) -> str | None:
     try:
-        if path.stat().st_size > LARGEST:
-            raise InputError(f"RUN: {str(path)!r} has more than {LARGEST:,} bytes")
-        return path.read_text(encoding="utf-8")
+        return file_text(path)
     except FileNotFoundError:
         return None
     except OSError as error:

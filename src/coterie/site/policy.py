@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from coterie.facts import check_plain
 from coterie.keys import Identity
 from coterie.privacy.accountants import check_delta, check_epsilon
 from coterie.problems import LOSSES
+from coterie.serialise import read_toml
 from coterie.site.proposal import Proposal
 
 FILE = "site.toml"
@@ -59,13 +59,13 @@ class Policy:
     def read(cls, folder: Path) -> "Policy":
         path = folder / FILE
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = read_toml(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(
                 f"site: cannot read {str(path)!r} ({error.strerror}); `coterie site init` makes a site's folder"
             ) from None
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"site: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+        except ValueError as error:
+            raise InputError(f"site: {str(path)!r} is not TOML ({error})") from None
         return cls(**_fields(content, str(path)))
 
     def refusals(self, proposal: Proposal, party: int) -> list[str]:

@@ -26,7 +26,7 @@ from coterie.keys import Identity
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
-from coterie.serialise import read_json
+from coterie.serialise import file_text, read_json
 from coterie.site.messages import COORDINATOR, LARGEST_PACKET
 
 FORMAT = "coterie-proposal-1"
@@ -160,7 +160,7 @@ class Proposal:
         path = Path(path)
         path = path / "proposal.json" if path.is_dir() else path
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"))
+            return cls.from_json(file_text(path))
         except OSError as error:
             raise InputError(f"proposal: cannot read {str(path)!r} ({error.strerror})") from None
         except UnicodeDecodeError:

@@ -1,12 +1,13 @@
 """From a prepared spec to a finished run, and the directory that holds all of it."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
 from coterie.data.design import make_design, split_intercept
 from coterie.engines.in_process import run
-from coterie.errors import InputError
+from coterie.errors import CoterieError, InputError
 from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, Releasing, conclude, release_moments
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -40,6 +41,29 @@ WEAK = 1e-6
 # parties whose own fits are looked at
 MOST_ALONE = 20
 NEVER = -100.0
+
+
+class UnfinishedError(CoterieError):
+    """A run failed after it had released something, which `transcript` holds."""
+
+    def __init__(self, transcript: Transcript, reason: str) -> None:
+        super().__init__(reason)
+        self.transcript = transcript
+
+
+@contextlib.contextmanager
+def after_releasing(transcript: Transcript) -> Iterator[None]:
+    """Whatever fails here, the transcript is not lost with it: it cannot be made again."""
+    try:
+        yield
+    except Exception as error:
+        raise UnfinishedError(transcript, sentence_of(error)) from error
+
+
+def sentence_of(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,6 +120,8 @@ class Outcome:
 
     def fill(self, folder: Path) -> None:
         """Spec, plan, transcript, certificate, model, summary, log and their sums."""
+        # first what cannot be made again: all else takes a while, and might fail
+        write_transcript(folder, self.transcript)
         origin = {"spec.toml": self.spec.text}
         if self.proposal is not None:
             origin["proposal.json"] = self.proposal.to_json()
@@ -129,9 +155,8 @@ def fill_run(
 ) -> None:
     """All files of a run; `texts` by name: what it was made from, and intervals. No model where it was stopped."""
     complete = transcript.complete
-    # first what cannot be made again
-    (folder / transcript_name(complete)).unlink(missing_ok=True)
-    transcript.save(folder / transcript_name(complete))
+    if not (folder / transcript_name(complete)).exists():
+        write_transcript(folder, transcript)
     files = {
         **texts,
         "plan.json": transcript.plan.to_json(),
@@ -148,6 +173,13 @@ def fill_run(
     for name, text in files.items():
         write_text(folder / name, text)
     write_text(folder / SUMS, sums(folder))
+
+
+def write_transcript(folder: Path, transcript: Transcript) -> None:
+    """In place of one that may be there."""
+    path = folder / transcript_name(transcript.complete)
+    path.unlink(missing_ok=True)
+    transcript.save(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -286,7 +318,7 @@ def outcome_of(
         transcript = carry_out()
     except Interrupted as stopped:
         transcript = stopped.transcript
-    with stoppable() as stop:
+    with stoppable() as stop, after_releasing(transcript):
         # until whoever called this has written it
         stop.patience = math.inf
         log.add(f"{transcript.n_rounds} of {prepared.plan.n_rounds} rounds released")

@@ -10,7 +10,7 @@ from coterie.data import Schema
 from coterie.data.design import Shortening, project_rows
 from coterie.data.tables import Table
 from coterie.errors import InputError
-from coterie.serialise import read_json
+from coterie.serialise import file_text, read_json
 
 _PROBABLE = ("Logistic", "Multinomial")
 
@@ -62,7 +62,7 @@ class FittedModel:
         """The model in a run's directory."""
         path = run / "model.json"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = file_text(path)
         except OSError as error:
             stopped = (run / "partial-transcript.npz").exists()
             reason = "the run was stopped, so there is none" if stopped else error.strerror

@@ -1,13 +1,13 @@
 """Tables of a spec, key by key: every value is checked, and an unknown key is refused with the nearest valid one."""
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.data.checks import nearest
 from coterie.errors import InputError, short
+from coterie.serialise import read_toml
 
 Check = Callable[[str, Any], Any]
 REQUIRED: Any = object()
@@ -20,12 +20,11 @@ class Key(NamedTuple):
     default: Any = None
 
 
-def read_toml(what: str, text: str, path: Path) -> dict[str, Any]:
+def tables_in(what: str, text: str, path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # besides TOMLDecodeError: integers of thousands of digits
-        raise InputError(f"{what}: {str(path)!r} is not TOML ({' '.join(str(error).split())[:200]})") from None
+        return read_toml(text)
+    except ValueError as error:
+        raise InputError(f"{what}: {str(path)!r} is not TOML ({error})") from None
 
 
 def check_tables(what: str, content: dict[str, Any], known: Iterable[str], needed: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.certificate import Past
-from coterie.cli.spec.execution import Outcome, releasing
+from coterie.cli.spec.execution import Outcome, after_releasing, releasing
 from coterie.cli.spec.preparation import Prepared
 from coterie.data.federation import Federation
 from coterie.errors import CoterieError, InputError
@@ -200,7 +200,8 @@ def coordinate(coordinator: Coordinator, stop: Stop) -> tuple[Transcript, dict[s
     threading.Thread(target=look, daemon=True).start()
     try:
         transcript = coordinator.run()
-        return transcript, coordinator.signatures()
+        with after_releasing(transcript):
+            return transcript, coordinator.signatures()
     except Interrupted as stopped:
         return stopped.transcript, None
     finally:

@@ -1,7 +1,6 @@
 """A spec: [data], [schema], [parties], [problem], [privacy], [algorithm], [inference] and [engine] of one TOML file."""
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import LOSSES
 from coterie.promise import TRUST, UNITS, Privacy
 from coterie.relay.engines import ENGINES as RELAYS
+from coterie.serialise import file_text, read_toml
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "inference", "engine")
 SOURCES = ("dataset", "file", "files")
 ENGINES = ("in-process", "mpi", *RELAYS)
-# bytes; a spec is written by people
+# characters; a spec is written by people
 LARGEST_SPEC = 10**7
 LARGEST_SEED = 2**63 - 1
 PRIVATE = "private"
@@ -178,20 +178,23 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
 
 def tables_of(text: str, path: Path) -> dict[str, Any]:
     """The tables of a spec as TOML gives them, unknown ones refused."""
-    content = keys.read_toml("spec", text, path)
+    content = keys.tables_in("spec", text, path)
     keys.check_tables("spec", content, SECTIONS, ("data", "privacy"))
     return content
 
 
 def read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST_SPEC:
-            raise InputError(f"spec: {str(path)!r} has more than {LARGEST_SPEC:,} bytes; a TOML spec is needed")
-        return path.read_text(encoding="utf-8")
+        # also of a pipe, but not of what has no end
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_SPEC + 1)
     except OSError as error:
         raise InputError(f"spec: cannot read {str(path)!r} ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise InputError(f"spec: {str(path)!r} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    if len(text) > LARGEST_SPEC:
+        raise InputError(f"spec: {str(path)!r} has more than {LARGEST_SPEC:,} characters; a TOML spec is needed")
+    return text
 
 
 def data_section(content: Any, folder: Path) -> DataSection:
@@ -265,11 +268,11 @@ def schema_file(content: Any, data: DataSection) -> str | None:
 def read_schema(path: Path) -> tuple[Schema, tuple[str, ...]]:
     """A schema file, and what it says it read off the data."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(file_text(path, LARGEST_SPEC))
     except OSError as error:
         raise InputError(f"schema: cannot read {str(path)!r} ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"schema: {str(path)!r} is not a TOML file ({' '.join(str(error).split())[:200]})") from None
+    except ValueError as error:
+        raise InputError(f"schema: {str(path)!r} is not a TOML file ({error})") from None
     return schema_from(content)
 
 

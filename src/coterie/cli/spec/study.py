@@ -100,7 +100,7 @@ _NO_DATA = DataSection(
 
 
 def _tables(text: str, path: Path) -> dict[str, Any]:
-    content = keys.read_toml("study", text, path)
+    content = keys.tables_in("study", text, path)
     if "data" in content:
         raise InputError("study: got the table [data]; a study has none: each site has its own (`coterie site init`)")
     keys.check_tables("study", content, SECTIONS, _NEEDED)

@@ -37,7 +37,7 @@ from coterie.inference import Columns, Inference, Released, Releasing, conclude
 from coterie.inference.result import LEVEL
 from coterie.promise import Privacy
 from coterie.rundir import REPORT, SUMS, files_of, transcript_name
-from coterie.serialise import read_json
+from coterie.serialise import file_text, read_json
 from coterie.site.proposal import Proposal
 from coterie.transcript import ReleaseChain, Transcript
 
@@ -94,7 +94,7 @@ def verify_path(path: Path, *, report: bool = True) -> tuple[Certificate, list[s
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return file_text(path)
     except OSError as error:
         raise InputError(f"certificate: cannot read {str(path)!r} ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -107,7 +107,10 @@ def _check_sums(directory: Path) -> None:
         raise InputError(
             f"certificate: {str(directory)!r} has no {SUMS}, as a demo has none; of it {only!r} alone can be verified"
         )
-    listed = {name: stated for stated, _, name in (x.partition("  ") for x in _text(directory / SUMS).splitlines())}
+    lines = [line.partition("  ") for line in _text(directory / SUMS).splitlines()]
+    listed = {name: stated for stated, _, name in lines}
+    if len(listed) != len(lines):
+        raise InputError(f"certificate: {SUMS} lists a file twice")
     present = {path.name for path in directory.iterdir()} - {SUMS, REPORT}
     for name in sorted(listed.keys() ^ present):
         where = f"listed in {SUMS} and missing" if name in listed else f"not listed in {SUMS}"
@@ -116,7 +119,9 @@ def _check_sums(directory: Path) -> None:
         file = directory / name
         if not file.is_file():
             raise InputError(f"certificate: {name!r} is no file")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != stated:
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != stated:
             raise InputError(f"certificate: {name!r} was changed after it was written ({SUMS} differs)")
 
 
