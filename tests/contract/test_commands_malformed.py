@@ -214,7 +214,7 @@ TABLES = {
     "an unknown category": ("never", "nevre", "line 2 is something else"),
     "an unknown label": (",yes\n", ",maybe\n", "line 2 is something else"),
     "a row too many cells": ("30,never", "30,never,never", "line 2"),
-    "a party of one record": ("30,never,north", "30,never,east", "'east'"),
+    "a party of one record": ("30,never,north", "30,never,east", "that of line 2"),
     "a party without a name": ("30,never,north", "30,never,", "party"),
     "parties that differ in case": ("30,never,north", "30,never,North", "differ in case"),
     "parties that differ in spaces": ("30,never,north", "30,never, north", "differ in case or spaces"),

@@ -110,8 +110,8 @@ def sites_of(
             write_encoded(running.places[name] / "records.npz", shard)
             site.store.approve(proposal)
             site.close()
-        running.start()
         try:
+            running.start()
             yield proposal, own, running
         finally:
             running.stop()

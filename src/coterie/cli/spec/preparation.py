@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import logging
 import typing
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
 from coterie.cli.spec.reading import PRIVATE, DataSection, ProblemSection, Spec
 from coterie.data import Federation, Label, Schema, load, partition
+from coterie.data.checks import quoted
 from coterie.data.design import make_design
 from coterie.data.schema import wanted_columns
 from coterie.data.tables import Dialect, Table, read_columns
@@ -219,7 +221,7 @@ def _from_files(spec: Spec) -> Records:
     if spec.parties.count is not None:
         parties = partition.evenly(len(X), spec.parties.count, seed=spec.parties.seed)
     else:
-        _check_party_names(parties)
+        _check_parties(parties, data.min_records, table)
     federation = _federation(
         spec,
         X,
@@ -285,16 +287,27 @@ def _read(data: DataSection, schema: Schema, party_column: str | None) -> tuple[
     return Table.joined(tables.values()), parties
 
 
-def _check_party_names(parties: Iterable[object]) -> None:
-    """Refuse rows without a party, and names that differ in case or spaces only: most likely one party, misspelt."""
+def _check_parties(parties: Iterable[object], least: int, table: Table) -> None:
+    """Refuse rows without a party, names that differ in case or spaces only, most likely one party, misspelt, and
+    parties with too few records."""
+    of_rows = [str(name) if name is not None else "" for name in parties]
     seen: dict[str, str] = {}
-    for name in sorted({str(name) if name is not None else "" for name in parties}):
+    sizes = Counter(of_rows)
+    for name in sorted(sizes):
         plain = " ".join(name.split()).casefold()
         if plain in ("", "nan", "none"):
             raise InputError(f"parties: a row has the party {name!r}; every row needs the name of its party")
         if plain in seen:
             raise InputError(f"parties: {seen[plain]!r} and {name!r} differ in case or spaces only; one name is needed")
         seen[plain] = name
+    for name, size in sizes.items():
+        if size < least:
+            # such a name is often a slip, or that of a person
+            raise InputError(
+                f"parties: that of {table.place(of_rows.index(name))}{quoted(name)} has {size} "
+                f"record{'s' * (size > 1)}; at least min_records={least} are needed (min_records=1 allows people as "
+                "parties)"
+            )
 
 
 # --- the problem ------------------------------------------------------------------------------------------------------
