@@ -104,7 +104,7 @@ class Chaos:
         elif phase == "end":
             delay = self.rng.uniform(0.9, 1.1) * longest
         elif phase == "writing":
-            happened = lambda: any(self.folder.glob(f".{name}-run*.partial/*transcript.npz*"))  # noqa: E731
+            happened = lambda: self.is_writing(name)  # noqa: E731
         else:
             happened = lambda: self.ledger.stat().st_size != size  # noqa: E731
             delay = delay if phase == "charge" else self.rng.uniform(0, 0.4 * longest)
@@ -112,6 +112,13 @@ class Chaos:
         while not happened() and run.poll() is None and time.monotonic() < deadline:
             time.sleep(0.0005)
         time.sleep(delay)
+
+    def is_writing(self, name: str) -> bool:
+        try:
+            return any(self.folder.glob(f".{name}-run*.partial/*transcript.npz*"))
+        except FileNotFoundError:
+            # its folder got its last name while it was looked into
+            return True
 
     def disturbed(self, k: int) -> None:
         name = "saved" if k % 4 == 0 else "ranks" if k % 8 == 3 else "spec"
