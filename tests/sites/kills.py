@@ -64,13 +64,13 @@ def serve_site(folder, point, t):
 
         # envelopes are sealed: what is in them is seen before
         last = [b""]
-        answered = Site.handle
+        answered = Site._handled
 
-        def handle(site, packet):
-            last[0] = answered(site, packet)
-            return last[0]
+        def handled(site, packet):
+            run, last[0] = answered(site, packet)
+            return run, last[0]
 
-        Site.handle = handle
+        Site._handled = handled
 
         def if_reply(connection, envelope):
             message = unpack(last[0])
