@@ -36,7 +36,7 @@ from coterie.errors import CoterieError, InputError, MissingExtraError
 from coterie.relay.at_site import SOCKET as SITE_SOCKET
 from coterie.relay.certificates import Authority, write_node_key
 from coterie.relay.hub import Hub
-from coterie.relay.processes import Processes, end_all
+from coterie.relay.processes import Processes, end_all, mark
 from coterie.site.sockets import Exchange
 
 # what the SuperLink is called in Flower's own configuration
@@ -202,12 +202,13 @@ class Kit:
         path, ended = Path(self.socket) if self.socket else self.folder.resolve() / "hub.sock", threading.Event()
         with Hub.at(path, group=self.group) as hub:
             keeper = threading.Thread(target=self._keep_submitted, args=(hub, path, ended, registered), daemon=True)
-            keeper.start()
             try:
+                keeper.start()
                 yield hub
             finally:
                 ended.set()
-                keeper.join()
+                if keeper.ident is not None:
+                    keeper.join()
 
     def _keep_submitted(self, hub: Hub, path: Path, ended: threading.Event, registered: bool) -> None:
         said = ""
@@ -247,7 +248,8 @@ class Kit:
         done = subprocess.run(
             [_program("flwr"), *arguments],
             cwd=self.folder,
-            env=environment(self.folder.resolve() / "home"),
+            # marked as what Processes starts, or it would outlive an interrupt
+            env={**environment(self.folder.resolve() / "home"), **mark(self.folder)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
