@@ -194,7 +194,9 @@ def test_kits_for_separate_machines_have_no_more_secrets_than_they_need(tmp_path
         "--server",
         "relay.example.org",
     ]
-    done = subprocess.run([*command, "--party", "north", "--party", "south clinic"], capture_output=True, text=True)
+    # where every file is for its owner alone, those without a key are not named either
+    named = ["--party", "north", "--party", "south clinic"]
+    done = subprocess.run([*command, *named], capture_output=True, text=True, umask=0o077)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in out.iterdir()} == {"README.md", "server", "coordinator", "sites"}
     private = [path for path in out.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]

@@ -44,9 +44,8 @@ def deploy(
         typer.echo(json.dumps(told))
         return
     typer.echo(f"written to {out}; {out / 'README.md'} says what goes where")
-    # which nobody but its owner can read, here as well
-    private = {
-        path.relative_to(out).parts for path in out.rglob("*") if path.is_file() and not path.stat().st_mode & 0o077
-    }
-    folders = sorted({str(Path(*parts[: 2 if parts[0] == "sites" else 1])) for parts in private})
+    keys = (
+        path.relative_to(out) for path in out.rglob("*") if path.is_file() and b"PRIVATE KEY-----" in path.read_bytes()
+    )
+    folders = sorted({str(Path(*key.parts[: 2 if key.parts[0] == "sites" else 1])) for key in keys})
     typer.echo(f"a private key lies in each of {', '.join(folders)}: send them by a way that nobody else can read")
