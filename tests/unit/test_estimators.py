@@ -55,6 +55,27 @@ def fitted():
     return logistic().fit(X, Y, parties=PARTIES)
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            pd.DataFrame(X, columns=["a", "b", "c"]).assign(ward=["secret-ward"] * 120),
+            "X: column 'ward' has texts; numbers are needed",
+        ),
+        (
+            pd.DataFrame(X, columns=["a", "b", "c"]).assign(b=[np.nan] * 2 + [1.0] * 118),
+            "column 'b' has blanks .NaN., 2 of them",
+        ),
+        (np.where(np.arange(360).reshape(120, 3) == 4, np.nan, X), "column 1 has blanks .NaN., 1 of them"),
+    ],
+)
+def test_texts_and_blanks_are_refused_by_column_with_what_would_help(table, message):
+    with pytest.raises(InputError, match=message) as refused:
+        logistic().fit(table, Y, parties=PARTIES)
+    assert "SchemaEncoder" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
 def test_importing_the_package_loads_neither_jax_nor_scikit_learn():
     code = "import sys, coterie; sys.exit(any(name in sys.modules for name in ('jax', 'sklearn')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

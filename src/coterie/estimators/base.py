@@ -233,9 +233,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         # of an earlier fit: not to be read beside this one
         for name in ("certificate_", "privacy_", "transcript_", "inference_", "shortening_"):
             self.__dict__.pop(name, None)
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False
-        )
+        X, y = self._checked(X, y, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
         y, about_labels = self._encode_labels(y)
@@ -442,9 +440,17 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         """The rows that were fitted: projected, with the constant column, norm at most `bounds`; where columns were
         standardised, shortened as they were then."""
         check_is_fitted(self)
-        rows = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
+        rows = np.asarray(self._checked(X, reset=False))
         shortening = getattr(self, "shortening_", None)
         return self._design(rows if shortening is None else shortening(rows, float(self.bounds)))
+
+    def _checked(self, X: Any, *y: Any, **wanted: Any) -> Any:
+        """By scikit-learn, which however quotes cells and advises imputers, and these would look at the records."""
+        try:
+            return validate_data(self, X, *y, dtype=np.float64, **wanted)
+        except ValueError:
+            _refuse_texts_and_blanks(X)
+            raise
 
     def _design(self, X: np.ndarray) -> np.ndarray:
         return make_design(X, float(self.bounds), intercept=self.fit_intercept)
@@ -472,3 +478,20 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             steps.append(("shorten", self.shortening_))
         fitted = [(name, FunctionTransformer(step, kw_args=bound, validate=True).fit(nothing)) for name, step in steps]
         return Pipeline([*fitted, ("model", plain)])
+
+
+def _refuse_texts_and_blanks(X: Any) -> None:
+    """Where that is what is wrong with a table or an array: by column, without a value."""
+    names = list(X.columns) if hasattr(X, "columns") else range(X.shape[1] if np.ndim(X) == 2 else 0)
+    columns = (X[name] if hasattr(X, "columns") else np.asarray(X)[:, name] for name in names)
+    for name, column in zip(names, columns, strict=True):
+        try:
+            n_blanks = int(np.isnan(np.asarray(column, dtype=np.float64)).sum())
+            what = f"blanks (NaN), {n_blanks:,} of them"
+        except (TypeError, ValueError):
+            n_blanks, what = len(column), "texts"
+        if n_blanks:
+            raise InputError(
+                f"X: column {name!r} has {what}; numbers are needed: coterie.SchemaEncoder makes them by public "
+                "constants, where a fitted imputer or encoder would void the guarantee"
+            )
