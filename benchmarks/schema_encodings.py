@@ -9,7 +9,7 @@ logistic objective, which is what every algorithm here comes near to, with l2 by
 noise is that of the summed gradient, for 4,000 records. Printed are gains of AUC over the defaults, on the same tables
 with the same noise, and how often an encoding falls 0.005 below the one before schemas (numbers over their largest
 bound, rows cut to 1). With --useful, how many models err less than the majority class, by the share that noise has of
-the largest sum of gradients (`coterie.certificate.cautions`), with 300, 1,000 or 4,000 records.
+the largest sum of gradients (`coterie.certificate.statements`), with 300, 1,000 or 4,000 records.
 """
 
 import argparse

@@ -14,8 +14,7 @@ import coterie
 import coterie.audit
 from coterie.algorithms import Algorithm
 from coterie.network.channels import Curator, SumChannel
-from coterie.privacy.grants import GradientSumGrant
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.problems import L2, Logistic, Problem
 from coterie.serialise import serialisable
 

@@ -29,8 +29,7 @@ from coterie.errors import InputError
 from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
 from coterie.privacy.events import check_adjacency
-from coterie.privacy.grants import ONE_NOISE, SumNoises
-from coterie.privacy.mechanisms import TableGrant
+from coterie.privacy.mechanisms import ONE_NOISE, SumNoises, TableGrant
 from coterie.privacy.noise import NoiseSource, draw_many, drawn_once, law_for
 from coterie.privacy.release import unit_noise
 from coterie.promise import check_trust

@@ -26,8 +26,7 @@ from coterie.network.topology import Topology, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
 from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, Unit, check_adjacency, check_observer
-from coterie.privacy.grants import Grant
-from coterie.privacy.mechanisms import PartyFacts
+from coterie.privacy.mechanisms import Grant, PartyFacts
 from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, packed_size
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise

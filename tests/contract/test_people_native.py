@@ -17,7 +17,7 @@ from coterie.network.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
 from coterie.plan import Plan
 from coterie.privacy import for_engines
 from coterie.privacy.events import Unprotected
-from coterie.privacy.grants import issue
+from coterie.privacy.mechanisms import issue
 from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.proximal import ProxScales, SumMoveGrant, SumNoise, _clipped_move
 from coterie.privacy.sampling import STEPS

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.algorithms import PenaltyPerturbedADMM, RecycledADMM
 from coterie.network.channels import SecureSum
 from coterie.privacy.events import Both, Gaussian, PoissonGaussian, Pure, TokenWalk
-from coterie.privacy.grants import issue
+from coterie.privacy.mechanisms import issue
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import WalkNoise
 from coterie.privacy.standardising import SQUARES

@@ -23,7 +23,7 @@ from coterie.engines.in_process import run
 from coterie.engines.xla import set_up
 from coterie.network.channels import Curator, PairwiseSum
 from coterie.plan import Plan
-from coterie.privacy import for_engines, grants, proximal, release
+from coterie.privacy import for_engines, mechanisms, proximal, release
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import OutputPerturbation
@@ -251,9 +251,9 @@ MINIMISERS = PrimalPerturbedADMM(mechanism=OutputPerturbation(penalty=1.0, noise
 @pytest.mark.parametrize(
     ("algorithm", "module", "door", "mutant"),
     [
-        (DESCENT, grants, "seal_total", total_without_rounding),
+        (DESCENT, mechanisms, "seal_total", total_without_rounding),
         (MOVES, proximal, "seal", without_rounding),
-        (MINIMISERS, grants, "seal", without_rounding),
+        (MINIMISERS, mechanisms, "seal", without_rounding),
     ],
     ids=["sums", "moves", "minimisers"],
 )

@@ -10,8 +10,7 @@ from coterie.audit.instances import Instance
 from coterie.audit.recording import Workbench
 from coterie.network.channels import Curator, PairwiseSum
 from coterie.privacy import moments as releases
-from coterie.privacy.grants import issue
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import GaussianGradient, issue
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Huber, Logistic
 

@@ -10,8 +10,7 @@ from coterie.audit.recording import Workbench
 from coterie.network import channels
 from coterie.network.channels import PairwiseSum
 from coterie.privacy import pairs
-from coterie.privacy.grants import SumGrant
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import GaussianGradient, SumGrant
 from coterie.privacy.pairs import PairNoise, PairStreams
 from coterie.privacy.release import seal_masked
 

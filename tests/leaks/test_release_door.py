@@ -14,8 +14,7 @@ from coterie.facts import Facts
 from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
-from coterie.privacy.grants import ArgminGrant, ArgminScales
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import ArgminGrant, ArgminScales, GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise, private_call
 from coterie.problems import L2, Logistic, Problem, Squared

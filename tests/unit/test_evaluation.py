@@ -14,7 +14,7 @@ from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending,
 from coterie.errors import InputError
 from coterie.evaluation import TABLE_OF, calibrated, count, records_moved
 from coterie.network.channels import sum_channel
-from coterie.privacy.grants import ONE_NOISE
+from coterie.privacy.mechanisms import ONE_NOISE
 from coterie.privacy.noise import Seeded
 from coterie.spending import BudgetError, Terms
 

@@ -19,8 +19,7 @@ from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Walk
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
-from coterie.privacy.grants import SumNoises
-from coterie.privacy.mechanisms import GaussianGradient, grid_event
+from coterie.privacy.mechanisms import GaussianGradient, SumNoises, grid_event
 from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.privacy.release import add_up, add_up_along, seal, seal_total
@@ -149,10 +148,10 @@ def hockey_stick(p, q, eps):
 @pytest.mark.parametrize(("value", "change"), [(0.2, 0.9), (-1.3, 0.31), (5.249, 0.002), (0.74, 2.0)])
 def test_no_neighbour_exceeds_the_price(monkeypatch, steps, value, change):
     """The exact loss of the rounded mechanism is at most that of a Gaussian release whose sensitivity is change + g."""
-    from coterie.privacy import grants
+    from coterie.privacy import mechanisms
     from coterie.privacy.accountants import gaussian_delta
 
-    monkeypatch.setattr(grants, "STEPS", steps)
+    monkeypatch.setattr(mechanisms, "STEPS", steps)
     noise_std = 1.5
     grid, ratio = noise_std / steps, grid_event(change, noise_std, 1).ratio
     assert ratio == pytest.approx((change + grid) / noise_std, rel=1e-8)
@@ -169,9 +168,9 @@ def test_the_rounding_to_the_grid_is_needed_in_the_price(monkeypatch):
     """A change too small to matter moves a rounded value by a whole step, which the plain ratio would not pay for."""
     low, high = (sealed(v, 0.0, 1.0) for v in (0.499, 0.501))
     assert high - low == 1.0
-    from coterie.privacy import grants
+    from coterie.privacy import mechanisms
 
-    monkeypatch.setattr(grants, "STEPS", 1.0)
+    monkeypatch.setattr(mechanisms, "STEPS", 1.0)
     assert 0.002 < high - low <= grid_event(0.002, 1.0, 1).ratio
 
 
@@ -179,10 +178,10 @@ def test_the_rounding_to_the_grid_is_needed_in_the_price(monkeypatch):
 @pytest.mark.parametrize("steps", [1.0, 2.0])
 def test_shares_of_a_secure_sum_cost_no_more_than_one_noise(monkeypatch, n_shares, steps):
     """The exact law of the sum of rounded Gaussians, by convolution, on grids far coarser than any in use."""
-    from coterie.privacy import grants
+    from coterie.privacy import mechanisms
     from coterie.privacy.accountants import gaussian_delta
 
-    monkeypatch.setattr(grants, "STEPS", steps)
+    monkeypatch.setattr(mechanisms, "STEPS", steps)
     noise_std, change = 1.0, 0.7
     grid = noise_std / (steps * math.sqrt(n_shares))
     _, law = rounded_gaussian_law(steps)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from coterie.privacy.events import Unprotected
-from coterie.privacy.grants import STEPS, ArgminGrant, ArgminScales, GradientSumGrant, SumScales, issue
+from coterie.privacy.mechanisms import STEPS, ArgminGrant, ArgminScales, GradientSumGrant, SumScales, issue
 from coterie.privacy.proximal import MoveGrant, ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import unit_noise
 from coterie.problems import L2, Problem, Records, Squared

@@ -22,8 +22,7 @@ from coterie.facts import Facts
 from coterie.network.channels import Channel, PairwiseSum, SecureSum, Token
 from coterie.network.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
 from coterie.network.topology import Topology
-from coterie.privacy.grants import Grant
-from coterie.privacy.mechanisms import Mechanism
+from coterie.privacy.mechanisms import Grant, Mechanism
 from coterie.privacy.release import Contribution, Release
 from coterie.problems import Problem, Records
 

@@ -24,8 +24,7 @@ from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, 
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast
 from coterie.network.topology import Topology
-from coterie.privacy.grants import ArgminGrant
-from coterie.privacy.mechanisms import Mechanism
+from coterie.privacy.mechanisms import ArgminGrant, Mechanism
 from coterie.privacy.objective import NoNoise
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable

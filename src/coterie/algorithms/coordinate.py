@@ -21,8 +21,7 @@ from coterie.errors import InputError
 from coterie.network.channels import SumChannel
 from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, participants
 from coterie.network.topology import UNRESTRICTED, make_topology
-from coterie.privacy.grants import GradientSumGrant
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.problems import Ball, Regulariser
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable

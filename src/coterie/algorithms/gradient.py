@@ -24,8 +24,7 @@ from coterie.algorithms.algorithm import Algorithm, Averaging, GrantT, Heard, ch
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, SumChannel
 from coterie.network.selection import EVERYBODY_WORKS, Selection
-from coterie.privacy.grants import GradientSumGrant
-from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.problems import Regulariser
 from coterie.schedules import NOT_GIVEN, OptionalScheduleField, Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable

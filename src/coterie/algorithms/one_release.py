@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.network.channels import Broadcast
-from coterie.privacy.grants import ArgminGrant
+from coterie.privacy.mechanisms import ArgminGrant
 from coterie.privacy.objective import SoloPerturbation
 from coterie.serialise import serialisable
 

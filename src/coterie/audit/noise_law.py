@@ -16,7 +16,7 @@ from coterie.audit.finding import Measured
 from coterie.audit.recording import Workbench
 from coterie.engines.in_process import run
 from coterie.plan import Plan
-from coterie.privacy.grants import ArgminGrant
+from coterie.privacy.mechanisms import ArgminGrant
 from coterie.privacy.noise import Law, NoiseSource, SystemEntropy, law_for
 
 # in one dimension a norm drawn from the wrong law can pass

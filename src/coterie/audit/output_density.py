@@ -20,7 +20,7 @@ from coterie.network.selection import All, Poisson, Walk
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Both, Event, Gaussian
-from coterie.privacy.grants import ArgminGrant
+from coterie.privacy.mechanisms import ArgminGrant
 from coterie.problems import Logistic, Loss, Records
 
 ORDERS = np.array([1.25, 1.5, 2.0, 3.0, 4.0])

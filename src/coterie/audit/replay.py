@@ -31,7 +31,7 @@ from coterie.audit.recording import Workbench
 from coterie.errors import InputError, LocalSolveError
 from coterie.plan import Plan
 from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGaussian, Pure
-from coterie.privacy.grants import ArgminGrant, Grant
+from coterie.privacy.mechanisms import ArgminGrant, Grant
 from coterie.privacy.noise import Seeded
 from coterie.privacy.release import unit_noise
 from coterie.problems import Records

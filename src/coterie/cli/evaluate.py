@@ -119,7 +119,7 @@ def _in_json(found: "Evaluation", public: bool) -> str:
 
 def _tell(text: str) -> None:
     """What was paid for is said, or kept, and said where."""
-    from coterie.cli.streams import mute_output
+    from coterie.cli.terminal import mute_output
     from coterie.errors import CoterieError
     from coterie.rundir import saved_elsewhere
 

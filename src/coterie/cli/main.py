@@ -129,7 +129,7 @@ def demo(
     if directory is not None:
         check_free(directory)
 
-    from coterie.cli.progress import shown_progress
+    from coterie.cli.terminal import shown_progress
 
     if engine != "in-process":
         from coterie.cli.hospitals import run_sites_demo
@@ -218,7 +218,7 @@ class _saved_when_stopped:  # noqa: N801 - used as a with-statement
 
 def main() -> None:
     """Entry point: turns errors into one sentence and an exit code."""
-    from coterie.cli.streams import fill_gaps, mute_output
+    from coterie.cli.terminal import fill_gaps, mute_output
     from coterie.errors import CoterieError, InputError
 
     fill_gaps()

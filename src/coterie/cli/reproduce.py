@@ -54,7 +54,7 @@ def reproduce(
             )
     figures = find(MODULES if everything else names or ())
 
-    from coterie.cli.progress import shown_progress
+    from coterie.cli.terminal import shown_progress
     from coterie.papers.runner import reproduce as run_figures
 
     with shown_progress("reproducing", quiet=json_list, estimate_over=_ESTIMATE_OVER) as progress:

@@ -32,7 +32,7 @@ from coterie.minimisers.one_party import together
 from coterie.network.impairments import Impairments
 from coterie.network.selection import All
 from coterie.plan import Plan
-from coterie.privacy.grants import ArgminGrant
+from coterie.privacy.mechanisms import ArgminGrant
 from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems import Logistic, make_buckets
 from coterie.stopping import stoppable

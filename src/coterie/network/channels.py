@@ -9,7 +9,7 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.network.topology import AllPairs, Topology
 from coterie.privacy.events import AGGREGATES, EVERYBODY, PEER, Observer, coalition
-from coterie.privacy.grants import ONE_NOISE, SumNoises
+from coterie.privacy.mechanisms import ONE_NOISE, SumNoises
 from coterie.privacy.pairs import PairNoise, solve
 from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise
 from coterie.serialise import serialisable

@@ -16,7 +16,7 @@ from coterie.errors import LeakError
 from coterie.minimisers import Subproblem
 from coterie.minimisers.one_party import slope_in_few_steps, slope_on_line
 from coterie.privacy.events import Unprotected
-from coterie.privacy.grants import ArgminGrant, issue, steps_of
+from coterie.privacy.mechanisms import ArgminGrant, issue, steps_of
 from coterie.privacy.proximal import ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import (
     Contribution,

@@ -19,8 +19,7 @@ import numpy as np
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.matrices import Matrix
 from coterie.minimisers.one_party import minimise
-from coterie.privacy.grants import Grant, issue, steps_of, untouched
-from coterie.privacy.mechanisms import Mechanism, PartyFacts, output_event
+from coterie.privacy.mechanisms import Grant, Mechanism, PartyFacts, issue, output_event, steps_of, untouched
 from coterie.privacy.proximal import ProximalBounds
 from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
 from coterie.privacy.sampling import STEPS

@@ -63,8 +63,17 @@ import numpy as np
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.privacy.events import Adjacency
-from coterie.privacy.grants import Grant, SumGrant, SumScales, issue, untouched
-from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, grid_event
+from coterie.privacy.mechanisms import (
+    Grant,
+    Mechanism,
+    PartyFacts,
+    SumGrant,
+    SumScales,
+    check_clip,
+    grid_event,
+    issue,
+    untouched,
+)
 from coterie.privacy.noise import Purpose
 from coterie.privacy.release import Contribution, as_issued, contribute, needs_public
 from coterie.problems import Huber, Logistic, Multinomial, Problem, Records, Squared

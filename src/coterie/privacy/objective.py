@@ -17,8 +17,7 @@ import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected
-from coterie.privacy.grants import ArgminGrant, Grant, issue
-from coterie.privacy.mechanisms import ROUNDED, Mechanism, PartyFacts, output_event
+from coterie.privacy.mechanisms import ROUNDED, ArgminGrant, Grant, Mechanism, PartyFacts, issue, output_event
 from coterie.privacy.noise import Law
 from coterie.privacy.sampling import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, largest_gamma
 from coterie.problems import Problem

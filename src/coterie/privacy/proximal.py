@@ -32,8 +32,18 @@ import jax.numpy as jnp
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.minimisers.one_party import lies_on_a_line, minimise, slope_at_minimum
 from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
-from coterie.privacy.grants import Grant, SumGrant, issue, steps_of, untouched
-from coterie.privacy.mechanisms import Mechanism, PartyFacts, check_clip, output_event, sampled
+from coterie.privacy.mechanisms import (
+    Grant,
+    Mechanism,
+    PartyFacts,
+    SumGrant,
+    check_clip,
+    issue,
+    output_event,
+    sampled,
+    steps_of,
+    untouched,
+)
 from coterie.privacy.objective import ROUNDING, TOLERANCE_SHARE
 from coterie.privacy.release import (
     Contribution,

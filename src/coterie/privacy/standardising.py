@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from coterie.errors import InputError
-from coterie.privacy.grants import Grant, SumGrant, issue, untouched
-from coterie.privacy.mechanisms import GradientNoise, PartyFacts, grid_event
+from coterie.privacy.mechanisms import GradientNoise, Grant, PartyFacts, SumGrant, grid_event, issue, untouched
 from coterie.privacy.release import Contribution, contribute, needs_public
 from coterie.problems import Problem, Records
 from coterie.serialise import serialisable
