@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.algorithms import fixed_point_admm
+from coterie.algorithms import NoisyGradientDescent, fixed_point_admm
 from coterie.data import Federation
 from coterie.engines import mpi
-from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.checkpoint import Checkpoint, records_mark
 from coterie.engines.mpi import Layout, split
 from coterie.errors import InputError
 from coterie.network.channels import Curator
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
+from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import KeyedEntropy, Seeded
 from coterie.problems import L2, Logistic, Problem
 
@@ -103,10 +104,10 @@ def test_a_checkpoint_of_another_run_is_refused(saved):
 
 def test_other_records_under_the_same_noise_are_refused(saved):
     key, X = saved.key(IDENTITY), np.arange(6.0).reshape(3, 2)
-    assert saved.same_records([X], key)
-    assert saved.same_records([X], key)
-    assert not saved.same_records([X + 1e-9], key)
-    assert not saved.same_records([X.reshape(2, 3)], key)
+    assert saved.same_records(records_mark([X], key))
+    assert saved.same_records(records_mark([X], key))
+    assert not saved.same_records(records_mark([X + 1e-9], key))
+    assert not saved.same_records(records_mark([X.reshape(2, 3)], key))
 
 
 def test_files_are_for_the_owner_alone_and_nothing_else_is_removed(saved):
@@ -139,7 +140,9 @@ class Alone:
     rank, size = 0, 1
 
     def __getattr__(self, name):
-        return {"gather": lambda a: [a], "Barrier": lambda: None}.get(name, lambda a, **_: a)
+        return {"gather": lambda a: [a], "allgather": lambda a: [a], "Barrier": lambda: None}.get(
+            name, lambda a, **_: a
+        )
 
     def Reduce(self, part, total, root):  # noqa: N802 - MPI's name
         total[...] = part
@@ -166,6 +169,31 @@ def test_the_engine_removes_the_key_with_the_last_round_and_keeps_what_was_relea
     assert np.array_equal(again, released)
     with pytest.raises(InputError, match="was made with seed"):
         mpi.run(plan, lambda party: None, checkpoint=directory, noise=Seeded(1), comm=Alone())
+
+
+def test_a_checkpoint_that_is_put_back_does_not_release_other_records_under_the_same_noise(tmp_path):
+    """A copy from before records were known takes any: the first sums of gradients would differ by exactly what one
+    changed record changes."""
+    X, y = np.random.default_rng(0).normal(size=(30, 3)) / 4, np.arange(30) % 2
+    one, other = (
+        Federation.from_arrays(rows, y, parties=np.arange(30) % 3, labels=(0, 1)) for rows in (X, [-X[0], *X[1:]])
+    )
+    algorithm = NoisyGradientDescent(
+        mechanism=GaussianGradient(noise_multiplier=5.0), regulariser=L2(1.0), step=0.1, channel=Curator()
+    )
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", one.facts, rounds=1, adjacency="replace-one")
+
+    def first(data, directory):
+        return mpi.run(plan, lambda party: data.shards[party], checkpoint=directory, comm=Alone()).releases[0]
+
+    Checkpoint(tmp_path / "c", rank=0).begin(mpi.whole_identity(plan, 1, None, None))
+    for name in ("again", "others"):
+        shutil.copytree(tmp_path / "c", tmp_path / name)
+    released = first(one, tmp_path / "c")
+    assert np.array_equal(first(one, tmp_path / "again"), released)
+    # at zero a record's gradient is half of its row, with the sign of its label
+    assert not np.allclose(np.abs(first(other, tmp_path / "others") - released), np.abs(X[0]), rtol=1e-3)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])

@@ -11,14 +11,14 @@ from coterie import evaluate
 from coterie.algorithms import NoisyGradientDescent
 from coterie.data import Federation
 from coterie.engines import mpi
-from coterie.engines.checkpoint import LOCK, PROGRESS, RUN, Checkpoint
+from coterie.engines.checkpoint import LOCK, PROGRESS, RUN, Checkpoint, noise_of_records, records_mark
 from coterie.engines.in_process import run, run_many
 from coterie.errors import InputError
 from coterie.inference import infer
 from coterie.network.channels import Curator
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
-from coterie.privacy.noise import KeyedEntropy
+from coterie.privacy.noise import KeyedEntropy, draw_many
 from coterie.problems import L2, Logistic, Problem
 
 FEDERATION = Federation.from_arrays(
@@ -32,7 +32,7 @@ ROUNDS = 2
 def saved(folder):
     checkpoint = Checkpoint(folder / "run", rank=0)
     checkpoint.begin(IDENTITY, [["before", 1.0, 1e-6]])
-    assert checkpoint.same_records(RECORDS, checkpoint.key(IDENTITY))
+    assert checkpoint.same_records(records_mark(RECORDS, checkpoint.key(IDENTITY)))
     checkpoint.records_known()
     checkpoint.save(0, np.arange(24.0).reshape(ROUNDS, 3, 4), [np.full((3, 4), 0.5)])
     checkpoint.all_saved(ROUNDS)
@@ -47,7 +47,7 @@ def gone_on_with(checkpoint, records=RECORDS):
     """What a run that goes on looks at."""
     key = checkpoint.key(IDENTITY)
     assert checkpoint.past == [("before", 1.0, 1e-6)]
-    if not checkpoint.same_records(records, key):
+    if not checkpoint.same_records(records_mark(records, key)):
         raise InputError("other records")
     return checkpoint.load(checkpoint.rounds_done, 1)
 
@@ -128,7 +128,24 @@ def test_nothing_but_the_key_is_no_run_that_has_just_begun(tmp_path):
         if path.name != RUN:
             path.unlink()
     with pytest.raises(InputError, match="records-0000' is missing"):
-        checkpoint.same_records([RECORDS[0] + 1, RECORDS[1]], checkpoint.key(IDENTITY))
+        checkpoint.same_records(records_mark([RECORDS[0] + 1, RECORDS[1]], checkpoint.key(IDENTITY)))
+
+
+def test_a_copy_from_before_any_records_were_known_gives_others_other_noise(tmp_path):
+    """Put back, it takes whatever records it is given: releases under one noise would differ by the record alone."""
+    checkpoint = Checkpoint(tmp_path / "run", rank=0)
+    checkpoint.begin(IDENTITY)
+    key = checkpoint.key(IDENTITY)
+    mine, others = (records_mark(records, key) for records in (RECORDS, [RECORDS[0] + 1e-9, RECORDS[1]]))
+
+    def drawn(*marks):
+        return draw_many(noise_of_records(marks, key), "gaussian", 3, [(0, 0, 0)], "release")
+
+    np.testing.assert_array_equal(drawn(mine, others), drawn(mine, others))
+    for marks in ((others,), (mine, others), (others, mine)):
+        assert not np.any(drawn(*marks) == drawn(mine))
+    # nor is it what the key itself would draw
+    assert not np.any(draw_many(key, "gaussian", 3, [(0, 0, 0)], "release") == drawn(mine))
 
 
 OTHER = """

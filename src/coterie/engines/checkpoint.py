@@ -3,7 +3,8 @@
 Public states are functions of releases and are computed again. Whoever can read the directory can take the noise off,
 so it belongs to the run's owner alone, and the key is removed when the last round is released. What was released stays
 until somebody has written it elsewhere. Every file ends with a tag under a key that is made from the noise's: one that
-is missing, cut off or altered is refused, because a second release under the same noise would give records away.
+is missing, cut off or altered is refused, because a second release under the same noise would give records away; for
+the same reason the noise is made from the key and the records together.
 """
 
 import contextlib
@@ -114,17 +115,15 @@ class Checkpoint:
         past = self._stored("past")
         return None if past is None else [(what, float(epsilon), float(delta)) for what, epsilon, delta in past]
 
-    def same_records(self, arrays: Iterable[np.ndarray], key: KeyedEntropy) -> bool:
-        """Whether this rank's records are those it began with: others under the same noise would give both away."""
-        found = hmac.new(key.key, digestmod=hashlib.sha256)
-        for array in arrays:
-            found.update(f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(array).tobytes())
+    def same_records(self, mark: bytes) -> bool:
+        """Whether this rank's records, by their `records_mark`, are those it began with: what others would release was
+        not paid for."""
         name = f"records-{self.rank:04d}"
         if not (self.directory / name).exists():
             if self._stored("records_known"):
                 raise self._damaged(name, "is missing")
-            self._write(name, found.hexdigest().encode())
-        return hmac.compare_digest(self._read(name), found.hexdigest().encode())
+            self._write(name, mark)
+        return hmac.compare_digest(self._read(name), mark)
 
     def records_known(self) -> None:
         """Rank 0, when `same_records` was asked by every rank and before anything is released: from here on no rank's
@@ -296,6 +295,23 @@ class _Replaced:
         self.file.close()
         if kind is None:
             self.partial.replace(self.path)
+
+
+def records_mark(arrays: Iterable[np.ndarray], key: KeyedEntropy) -> bytes:
+    """What records are known by, which tells nothing about them to whoever does not have the key."""
+    found = hmac.new(key.key, digestmod=hashlib.sha256)
+    for array in arrays:
+        found.update(f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest().encode()
+
+
+def noise_of_records(marks: Iterable[bytes], key: KeyedEntropy) -> KeyedEntropy:
+    """Of all ranks' records together. Others have other noise, so that nothing could be subtracted even where a copy of
+    the directory, made before any records were known, was put back."""
+    found = hashlib.blake2b(b"noise of a checkpoint", key=key.key, digest_size=32)
+    for mark in marks:
+        found.update(mark)
+    return KeyedEntropy(found.digest())
 
 
 def _tag_key(key: bytes) -> bytes:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
-from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.checkpoint import Checkpoint, noise_of_records, records_mark
 from coterie.engines.in_process import Paths
 from coterie.engines.moments import Course, n_moments, release_on_ranks
 from coterie.engines.own_steps import OwnSteps
@@ -30,7 +30,7 @@ from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExt
 from coterie.network.selection import All
 from coterie.network.topology import Topology
 from coterie.plan import Plan
-from coterie.privacy.noise import NoiseSource, Seeded, drawn_once
+from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, drawn_once
 from coterie.privacy.release import Contribution, unit_noise
 from coterie.schedules import Schedule
 from coterie.stopping import Stop, stoppable
@@ -185,7 +185,8 @@ def run(
             return _Rank(plan, shard_of, drawn_once(noise), comm, which)
         key = saved.key(common)
         rank = _Rank(plan, shard_of, key if noise is None else noise, comm, which)
-        if not saved.same_records(rank.arrays, key):
+        rank.mark = records_mark(rank.arrays, key)
+        if not saved.same_records(rank.mark):
             raise InputError(
                 f"checkpoint: {str(checkpoint)!r} was made with other records; remove it, and count it as spent"
             )
@@ -204,6 +205,8 @@ def run(
             return transcript
         rank = _together(comm, ready)
         _together(comm, lambda: saved.records_known() if saved is not None and comm.rank == 0 else None)
+        if isinstance(rank.source, KeyedEntropy):
+            rank.source = noise_of_records(comm.allgather(rank.mark), rank.source)
         transcript = rank.go(saved, every, progress)
         # rank 0 says so by raising, and takes no further part
         if rank.stopped:
@@ -248,6 +251,8 @@ class _Rank:
         self.plan, self.source, self.comm = plan, source, comm
         # whether the rounds ended before the last one
         self.stopped = False
+        # of own records, where a checkpoint knows them
+        self.mark = b""
         self.d = plan.problem.n_coefficients(plan.facts)
         self.layout = Layout(plan.topology, tuple(split(plan.facts.sizes, comm.size)), comm.rank)
         self.own = self.layout.own
