@@ -38,7 +38,7 @@ from coterie.cli.main import main as command
 from coterie.cli.spec import prepare, read_spec
 from coterie.cli.spec.verification import ONLY_SAID, verify_path
 from coterie.data import Schema
-from coterie.engines.checkpoint import Checkpoint
+from coterie.engines.checkpoint import Checkpoint, records_mark
 from coterie.errors import CoterieError
 from coterie.plan import Plan
 from coterie.transcript import Transcript
@@ -414,7 +414,7 @@ def fuzz_checkpoint(base: Path, folder: Path, rng: random.Random) -> str:
     if not checkpoint.exists:
         return "gone"
     key = checkpoint.key(IDENTITY)
-    if not checkpoint.same_records(RECORDS, key):
+    if not checkpoint.same_records(records_mark(RECORDS, key)):
         raise WronglyAcceptedError("the records seem to be others")
     releases, private = checkpoint.load(checkpoint.rounds_done, 1) if checkpoint.rounds_done else (None, None)
     if releases is not None and not (releases == np.arange(24.0).reshape(2, 3, 4)).all():
@@ -451,7 +451,7 @@ def material(base: Path) -> None:
         sys.argv = before
     checkpoint = Checkpoint(base / "state", rank=0)
     checkpoint.begin(IDENTITY, [["before", 1.0, 1e-6]])
-    checkpoint.same_records(RECORDS, checkpoint.key(IDENTITY))
+    checkpoint.same_records(records_mark(RECORDS, checkpoint.key(IDENTITY)))
     checkpoint.records_known()
     checkpoint.save(0, np.arange(24.0).reshape(2, 3, 4), [np.full((3, 4), 0.5)])
     checkpoint.all_saved(2)
