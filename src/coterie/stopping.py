@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+# the exit code of a command that somebody has stopped
+STOPPED = 130
 _DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
 _active: "Stop | None" = None
@@ -33,6 +35,9 @@ class Stop:
         self._shields = 0
         # to the first signal that has to wait, on standard error
         self.answer = ""
+        # while there is nothing to clear up: the last words of a process that any signal ends, where it lands. An
+        # exception in a library that is being loaded can take the process down instead
+        self.last_words = ""
         self.signals = 0
         self.last = signal.SIGINT
 
@@ -41,6 +46,10 @@ class Stop:
         return self.signals > 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.last_words:
+            with contextlib.suppress(OSError):
+                os.write(2, f"{self.last_words}\n".encode())
+            os._exit(STOPPED)
         self.signals += 1
         self.last = signal.Signals(number)
         if self.signals > self.patience and not self._shields:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coterie.stopping import Stop
 
 _SOON = "coterie: stopping as soon as every process has read the data; nothing is charged"
+_NOTHING_DONE = "coterie: stopped before anything was charged or released; nothing is kept"
 _STOPPING = "coterie: stopping after the rounds that are under way; once more stops at once"
 EXAMPLES = (
     "Examples: coterie run spec.toml; coterie run spec.toml --engine sites; "
@@ -72,11 +73,12 @@ def run(
     with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) as stop:
         # until something is charged
         stop.patience = 0
+        stop.last_words = _NOTHING_DONE
         try:
             _run(stop, spec, out, plan_only, audit, engine, new_ledger, show_values, json_line)
         except KeyboardInterrupt as stopped:
             if stop.patience == 0 or isinstance(stopped, StoppedInTime):
-                typer.echo("coterie: stopped before anything was charged or released; nothing is kept", err=True)
+                typer.echo(_NOTHING_DONE, err=True)
             raise typer.Exit(130) from None
 
 
@@ -124,6 +126,8 @@ def _run(
     asked: Callable[[Stop], bool] = attrgetter("asked")
     together: contextlib.AbstractContextManager[bool] = contextlib.nullcontext(True)
     if content.engine.name == "mpi":
+        # ranks end together
+        stop.last_words = ""
         from coterie.cli.spec.cluster import anybody_asked, charge_once, ended_together, execute_on_cluster
 
         settle, carry_out, asked, together = charge_once, execute_on_cluster, anybody_asked, ended_together(stop)
@@ -144,6 +148,8 @@ def _run(
         if plan_only:
             _print_plan(prepared, json_line)
             return
+        # from here on there is a directory to remove
+        stop.last_words = ""
         with _reserved(out, spec) if first else contextlib.nullcontext() as place:
             ledger = open_ledger(prepared, new=new_ledger) if first else None
             found = _audited(prepared.plan, quiet=json_line) if audit and first else None
