@@ -39,7 +39,8 @@ def weight_check_is_broken_for_two_classes() -> bool:
 
 def failures(estimator) -> set[str]:
     results = check_estimator(estimator, on_fail=None, on_skip=None)
-    assert sum(result["status"] == "passed" for result in results) >= 50
+    # the oldest version that is allowed has as many; those that noise fails were carried out too
+    assert sum(result["status"] in ("passed", "failed") for result in results) >= 50
     return {result["check_name"] for result in results if result["status"] == "failed"}
 
 
