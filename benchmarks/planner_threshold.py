@@ -192,7 +192,7 @@ def measured(name: str, own: Results, packs: Path, every: int) -> Measured:
         data = Data(*(packed[key] for key in ("X", "y", "X_test", "y_test")), int(packed["n_classes"]))
     shapes = [shape for other, shape in forecast.SHAPES.items() if other != name]
     seed, as_is, by_design, best = zlib.crc32(name.encode()), [], [], []
-    levels = np.arange(0, len(own.noises), every)
+    levels = list(range(0, len(own.noises), every))
     for level in levels:
         found = {
             share: scored(own, data, level, share, planned(own, level, share, shapes), seed) for share in (0.0, *SHARES)
