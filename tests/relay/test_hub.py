@@ -37,6 +37,7 @@ def carrying(place, exchange):
     def carry():
         for request in worker.requests():
             threading.Thread(target=bring, args=(request,), daemon=True).start()
+        worker.close()
 
     thread = threading.Thread(target=carry, daemon=True)
     thread.start()
