@@ -31,6 +31,7 @@ LATE_S = 1.0
 ALIVE_S = 5.0
 # after which a worker that says nothing is given up, and with it the job
 LOST_S = 8.0
+LOOK_S = 1.0
 # after which an envelope is sent again to a worker that is there
 AGAIN_S = 30.0
 # bytes that FLARE puts into one message
@@ -124,7 +125,7 @@ class _Carrier:
                     self.lost = name
                 if late > AGAIN_S and heard[name] > time.monotonic() - LATE_S:
                     self._send_again(name)
-            time.sleep(1.0)
+            time.sleep(LOOK_S)
         self.worker.close()
 
     def _oldest(self, name: str) -> float:
