@@ -20,7 +20,7 @@ import statistics
 import time
 from pathlib import Path
 
-from processor_time import per_round, processor_time
+from processor_time import is_named, per_round, processor_time
 
 from coterie.cli.spec.local_sites import sites_of
 from coterie.relay.engines import on_this_machine
@@ -93,6 +93,9 @@ class BareNvflare:
                 if status.startswith("FINISHED") and not out.exists():
                     raise SystemExit(f"the bare job ended without a result: {status}")
                 time.sleep(1.0)
+            # what ends takes processor time, too
+            while is_named(place, job):
+                time.sleep(0.2)
         finally:
             session.close()
         told = json.loads(out.read_text())
