@@ -1,5 +1,6 @@
 """Processor time of an engine's processes and the sites', by part: what a busy machine does not change."""
 
+import contextlib
 import os
 
 from coterie.relay.processes import marked
@@ -16,26 +17,42 @@ _PARTS = {
 
 
 def processor_time(folder, coordinator=None):
-    """Seconds so far of what was started for a folder, by part, and of the process that coordinates."""
+    """Seconds so far of what was started for a folder, by part and process, and of the process that coordinates."""
     spent = {}
     for pid in marked(folder):
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().replace(b"\0", b" ").decode(errors="replace")
-            spent_here = _seconds(pid)
+            command = _command(pid)
+            part = next((part for what, part in _PARTS.items() if what in command), "engine: the rest")
+            spent[part, pid] = _seconds(pid)
         except OSError:
             # it has ended
             continue
-        part = next((part for what, part in _PARTS.items() if what in command), "engine: the rest")
-        spent[part] = spent.get(part, 0.0) + spent_here
     if coordinator is not None:
-        spent["coordinator"] = _seconds(coordinator)
+        spent["coordinator", coordinator] = _seconds(coordinator)
     return spent
 
 
+def is_named(folder, word):
+    """Whether this word stands in the command of a process that was started for a folder."""
+    for pid in marked(folder):
+        with contextlib.suppress(OSError):
+            if word in _command(pid):
+                return True
+    return False
+
+
 def per_round(before, after, n_rounds):
-    """Of processes that were there before."""
-    return {part: (after[part] - spent) / n_rounds for part, spent in before.items() if part in after}
+    """By part, of processes that were there before and are there after."""
+    found = {}
+    for (part, pid), spent in before.items():
+        if (part, pid) in after:
+            found[part] = found.get(part, 0.0) + (after[part, pid] - spent) / n_rounds
+    return found
+
+
+def _command(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().replace(b"\0", b" ").decode(errors="replace")
 
 
 def _seconds(pid):

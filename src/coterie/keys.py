@@ -9,6 +9,7 @@ import binascii
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import stat
 from pathlib import Path
@@ -24,8 +25,13 @@ from coterie.errors import CoterieError, InputError
 
 _PREFIX = "coterie1:"
 _FILE_PREFIX = "coterie-private-key-1:"
-_SEALED = b"coterie sealed 1"
+_SEALED = b"coterie sealed 2"
+_NONCE_BYTES = 12
+# whose keys are kept while they seal one thing after the other
+_MOST_SENDERS = 64
 SIGNATURE_BYTES = 64
+# a sender's key, a number and a tag, besides what is sealed
+SEAL_BYTES = 32 + _NONCE_BYTES + 16
 
 
 class SignatureError(CoterieError):
@@ -76,11 +82,34 @@ class Identity:
 
     def seal(self, content: bytes, context: bytes) -> bytes:
         """So that only the owner of this identity can read it; `context` must be the same when it is opened."""
+        return Sealer(self).seal(content, context)
+
+
+class Sealer:
+    """Seals what one sender has for one identity, one thing after the other.
+
+    An X25519 key is made for it here, which is nowhere else and is gone with this object; the key that it leads to is
+    agreed on once. Each thing that is sealed with that key has a number of its own, its nonce.
+    """
+
+    def __init__(self, to: Identity) -> None:
+        self._to = to
+        self._begin()
+
+    def _begin(self) -> None:
         once = X25519PrivateKey.generate()
-        shared = once.exchange(X25519PublicKey.from_public_bytes(self.sealing))
-        sent = once.public_key().public_bytes_raw()
-        # a key is used once, so one nonce does
-        return sent + ChaCha20Poly1305(_sealing_key(shared, sent, self.sealing)).encrypt(bytes(12), content, context)
+        shared = once.exchange(X25519PublicKey.from_public_bytes(self._to.sealing))
+        self._sent = once.public_key().public_bytes_raw()
+        self._cipher = ChaCha20Poly1305(_sealing_key(shared, self._sent, self._to.sealing))
+        self._numbers, self._process = itertools.count(), os.getpid()
+
+    def seal(self, content: bytes, context: bytes) -> bytes:
+        """So that only the identity's owner can read it; `context` must be the same when it is opened."""
+        if self._process != os.getpid():
+            # after a fork both would go on with the same numbers
+            self._begin()
+        nonce = next(self._numbers).to_bytes(_NONCE_BYTES, "big")
+        return self._sent + nonce + self._cipher.encrypt(nonce, content, context)
 
 
 class PrivateKeys:
@@ -92,6 +121,8 @@ class PrivateKeys:
         self.identity = Identity(
             self.signing.public_key().public_bytes_raw(), self.sealing.public_key().public_bytes_raw()
         )
+        # what was agreed on with those who sealed something last
+        self._cipher_of = functools.lru_cache(_MOST_SENDERS)(self._agreed)
 
     def __repr__(self) -> str:
         return f"PrivateKeys({self.identity.fingerprint})"
@@ -104,12 +135,15 @@ class PrivateKeys:
         return self.signing.sign(_signed(purpose, content))
 
     def open_sealed(self, sealed: bytes, context: bytes) -> bytes:
+        sent, nonce, content = sealed[:32], sealed[32 : 32 + _NONCE_BYTES], sealed[32 + _NONCE_BYTES :]
         try:
-            shared = self.sealing.exchange(X25519PublicKey.from_public_bytes(sealed[:32]))
-            key = _sealing_key(shared, sealed[:32], self.identity.sealing)
-            return ChaCha20Poly1305(key).decrypt(bytes(12), sealed[32:], context)
+            return self._cipher_of(sent).decrypt(nonce, content, context)
         except (InvalidTag, ValueError):
             raise SignatureError("sealed: it was not sealed to this key, or it was changed on its way") from None
+
+    def _agreed(self, sent: bytes) -> ChaCha20Poly1305:
+        shared = self.sealing.exchange(X25519PublicKey.from_public_bytes(sent))
+        return ChaCha20Poly1305(_sealing_key(shared, sent, self.identity.sealing))
 
     def save(self, path: Path) -> None:
         """A new file that its owner alone can read."""

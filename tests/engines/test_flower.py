@@ -33,6 +33,7 @@ from coterie.site.sockets import UnreachableError
 pytestmark = pytest.mark.slow
 # each takes some seconds here
 ROUNDS = 2
+KINDS = ("graph", "pairs", "walk")
 
 
 @pytest.fixture(scope="module")
@@ -59,34 +60,49 @@ def asked(carry, party, envelope):
     raise AssertionError(f"{party} was not reached")
 
 
-@pytest.mark.parametrize("kind", ["graph", "pairs", "walk"])
-def test_the_transcript_is_that_of_one_process(fleet, kind, tmp_path):
+class OverFlower:
+    """A run of a kind of plan over Flower, and all that Flower sees of it."""
+
+    def __init__(self, kind, sites, carry, folder):
+        self.plan, self.carried = plan_of(kind, rounds=ROUNDS), []
+        self.proposal, keys = approved(self.plan, sites, seed=3)
+
+        def seen(party, envelope):
+            self.carried.append(envelope)
+            self.carried.append(answer := carry(party, envelope))
+            return answer
+
+        self.coordinator = Coordinator(self.proposal, keys, Sealing(self.proposal, keys, seen), folder)
+
+    def run(self):
+        self.found, self.signed = self.coordinator.run(), self.coordinator.signatures()
+
+
+@pytest.fixture(scope="module")
+def runs(fleet, tmp_path_factory):
+    """One of each kind, all at once: a message takes seconds, whatever is in it."""
     sites, _, carry = fleet
-    plan = plan_of(kind, rounds=ROUNDS)
-    proposal, keys = approved(plan, sites, seed=3)
-    # all that Flower sees
-    carried = []
+    found = {kind: OverFlower(kind, sites, carry, tmp_path_factory.mktemp(kind)) for kind in KINDS}
+    with ThreadPoolExecutor(len(found)) as pool:
+        for done in [pool.submit(one.run) for one in found.values()]:
+            done.result()
+    return found
 
-    def seen(party, envelope):
-        carried.append(envelope)
-        carried.append(answer := carry(party, envelope))
-        return answer
 
-    coordinator = Coordinator(proposal, keys, Sealing(proposal, keys, seen), tmp_path / "run")
-    found = coordinator.run()
-    expected = run(plan, DATA, noise=Seeded(3))
-    np.testing.assert_allclose(found.releases, expected.releases, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(found.models, expected.models, rtol=0, atol=1e-9)
-    signed = coordinator.signatures()
-    assert [entry["statement"]["party"] for entry in signed["signed"]] == list(NAMES)
-    works = plan.participation
-    for party, site in enumerate(sites):
-        booked = site.ledger.reservation(proposal.digest)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_transcript_is_that_of_one_process(fleet, runs, kind):
+    one, works = runs[kind], runs[kind].plan.participation
+    expected = run(one.plan, DATA, noise=Seeded(3))
+    np.testing.assert_allclose(one.found.releases, expected.releases, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(one.found.models, expected.models, rtol=0, atol=1e-9)
+    assert [entry["statement"]["party"] for entry in one.signed["signed"]] == list(NAMES)
+    for party, site in enumerate(fleet[0]):
+        booked = site.ledger.reservation(one.proposal.digest)
         rounds = range(ROUNDS) if works is None else np.flatnonzero(works[:, party])
         assert sorted(booked.committed) == list(rounds)
     # envelopes say neither which run they belong to nor what was released in it
-    told = [proposal.digest.encode(), *(packet for packets in coordinator.packets for packet in packets)]
-    assert not any(words in envelope for envelope in carried for words in told)
+    told = [one.proposal.digest.encode(), *(packet for packets in one.coordinator.packets for packet in packets)]
+    assert not any(words in envelope for envelope in one.carried for words in told)
 
 
 def test_what_is_not_sealed_is_refused_and_costs_nothing(fleet):

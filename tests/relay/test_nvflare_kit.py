@@ -1,13 +1,16 @@
 """What the coordinator needs for NVIDIA FLARE: one sentence where it is not there or is something else."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from coterie.errors import InputError, MissingExtraError
+from coterie.errors import CoterieError, InputError, MissingExtraError
 from coterie.relay import nvflare
 from coterie.relay.engines import between_machines, check_installed, on_this_machine
+from coterie.relay.processes import end_all, marked
 
 
 def test_without_the_extra_nothing_is_started(monkeypatch, tmp_path):
@@ -65,3 +68,50 @@ def test_a_job_names_classes_and_says_nothing_about_what_is_computed(tmp_path):
     assert (component["path"], component["args"]) == ("a.Server", {"x": 1})
     # no folder with code: that would be a job that brings its own
     assert not (tmp_path / "app" / "custom").exists()
+
+
+@pytest.mark.parametrize("what", ["session", "provisioning"])
+def test_what_is_started_beside_the_engine_is_found_and_ended_with_it(what, monkeypatch, tmp_path):
+    """Ctrl-C comes while it is at work."""
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o700)
+    folder = tmp_path / "engine"
+    (folder / "kits" / nvflare.USER).mkdir(parents=True)
+    monkeypatch.setattr(nvflare, "find_spec", lambda name: "there")
+    monkeypatch.setattr(nvflare.sys, "executable", str(slow))
+
+    def start():
+        if what == "session":
+            nvflare.Session(folder / "kits" / nvflare.USER).ask("status", "job")
+        else:
+            nvflare.make_kits(folder / "new", ["north"], server="localhost", port=1, hub=folder / "hub.sock")
+
+    said = []
+
+    def told():
+        try:
+            start()
+        except CoterieError as error:
+            said.append(str(error))
+
+    starting = threading.Thread(target=told, daemon=True)
+    starting.start()
+    end = time.monotonic() + 30
+    while not marked(folder):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    end_all(folder)
+    starting.join(30)
+    assert len(said) == 1
+    assert marked(folder) == []
+
+
+def test_kits_are_made_anew_where_making_them_was_cut_off(tmp_path):
+    """FLARE numbers what it makes, and leaves what is there."""
+    pytest.importorskip("nvflare")
+    left = tmp_path / "kits-provisioned" / "coterie" / "prod_00" / "site-0"
+    left.mkdir(parents=True)
+    names = nvflare.make_kits(tmp_path / "kits", ["north"], server="localhost", port=1, hub=tmp_path / "hub.sock")
+    assert (tmp_path / "kits" / names["north"] / "startup" / "client.key").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["kits"]

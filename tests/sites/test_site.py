@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from made import ALGORITHMS, DATA, DELTA, NAMES, approved, direct, make_sites, plan_of, policy_of, propose
 
+from coterie import keys as keys_module
 from coterie.algorithms import NoisyGradientDescent
 from coterie.certificate import Certificate, make_certificate
 from coterie.cli.spec.execution import fill_run, model_of
 from coterie.cli.spec.verification import verify_path
 from coterie.data import Label, NumberColumn, Schema
 from coterie.errors import InputError
-from coterie.keys import Identity, PrivateKeys, SignatureError
+from coterie.keys import SEAL_BYTES, Identity, PrivateKeys, Sealer, SignatureError
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import Poisson
 from coterie.plan import Plan
@@ -386,6 +387,35 @@ def test_only_whom_it_is_sealed_to_can_open_it():
     ):
         with pytest.raises(SignatureError):
             keys.open_sealed(content, context)
+
+
+def test_no_two_things_are_sealed_with_one_key_and_one_number(monkeypatch):
+    keys = PrivateKeys.generate()
+    sealer = Sealer(keys.identity)
+    sealed = [sealer.seal(b"the same", b"context") for _ in range(300)]
+    # the key that it was agreed on with, and the number
+    assert len({one[:32] for one in sealed}) == 1
+    assert len({one[:44] for one in sealed}) == len({one[44:] for one in sealed}) == 300
+    others = [Sealer(keys.identity).seal(b"the same", b"context") for _ in range(100)]
+    assert len({one[:32] for one in others}) == 100
+    # in whatever order they come, and from more senders than are remembered
+    for one in [*reversed(sealed), *others, *sealed]:
+        assert keys.open_sealed(one, b"context") == b"the same"
+    # what a fork leaves in two processes is not used by both
+    monkeypatch.setattr(keys_module.os, "getpid", lambda: -1)
+    forked = sealer.seal(b"the same", b"context")
+    assert forked[:32] != sealed[0][:32]
+    assert keys.open_sealed(forked, b"context") == b"the same"
+
+
+@pytest.mark.parametrize("place", range(76))
+def test_every_byte_of_something_sealed_counts(place):
+    keys = PrivateKeys.generate()
+    sealed = bytearray(keys.identity.seal(b"0123456789abcdef", b"context"))
+    assert len(sealed) == 76 == SEAL_BYTES + 16
+    sealed[place] ^= 1
+    with pytest.raises(SignatureError):
+        keys.open_sealed(bytes(sealed), b"context")
 
 
 @pytest.mark.parametrize(

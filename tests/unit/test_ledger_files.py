@@ -19,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coterie.errors import CoterieError, InputError
-from coterie.ledger import Ledger, LedgerError, Price, Terms, entries
+from coterie.ledger import Ledger, LedgerError, Price, Receipt, Terms, entries
 from coterie.ledger import ledger as implementation
 from coterie.ledger.ledger import SCHEMA
 from coterie.privacy.events import Gaussian
@@ -639,6 +639,7 @@ def test_a_head_that_cannot_be_kept_leaves_nothing_behind(plain, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = sorted(path.name for path in plain.parent.iterdir())
+    monkeypatch.setattr(implementation.os, "pwrite", full)
     monkeypatch.setattr(implementation.os, "replace", full)
     with Ledger.open(plain) as ledger:
         ledger.commit("run", 2, b"third", "request 2")
@@ -646,6 +647,28 @@ def test_a_head_that_cannot_be_kept_leaves_nothing_behind(plain, monkeypatch):
     assert sorted(path.name for path in plain.parent.iterdir()) == before
     with Ledger.open(plain) as ledger:
         assert ledger.reply("run", 2) == b"third"
+
+
+@pytest.mark.parametrize("found", ["as it was kept", "shorter", "a link", "with another name"])
+def test_a_head_is_written_in_place_where_it_is_one_file_of_its_length(found, plain, tmp_path):
+    head, other = plain.with_name("ledger.head"), tmp_path / "other"
+    kept = head.read_bytes()
+    if found == "shorter":
+        head.write_bytes(kept.rstrip())
+    elif found == "a link":
+        head.rename(other)
+        head.symlink_to(other)
+    elif found == "with another name":
+        other.hardlink_to(head)
+    before = head.stat().st_ino
+    with Ledger.open(plain) as ledger:
+        ledger.commit("run", 2, b"third", "request 2")
+        receipt = ledger.head()
+    assert (head.stat().st_ino == before) == (found == "as it was kept")
+    assert Receipt.from_json(head.read_text()) == receipt
+    assert not head.is_symlink()
+    # whoever kept a copy by another name has it still
+    assert not other.exists() or other.read_bytes() == kept
 
 
 FORK = """

@@ -9,6 +9,7 @@ import secrets
 import sqlite3
 import stat
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,9 @@ LARGEST_REPLY = 10**9
 # bytes of a file whose unused space is looked at
 LARGEST_IMAGE = 2**29
 LARGEST_RECEIPT = 10**4
+# of a file that holds a receipt: what a disk writes whole or not at all
+HEAD_BYTES = 512
+HEAD_TRIES, HEAD_PAUSE_S = 3, 0.01
 # what this process sees mounted, on Linux
 MOUNTS = Path("/proc/self/mountinfo")
 APPLICATION_ID = 0x436F7465
@@ -684,21 +688,29 @@ class _File:
             os.close(folder)
 
     def head(self) -> Receipt | None:
-        try:
-            return Receipt.from_json(file_text(self.beside(".head"), LARGEST_RECEIPT))
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError, InputError) as error:
-            raise InputError(
-                f"path: {str(self.path)!r} cannot be used (its head cannot be read, {error}); it is left as it is"
-            ) from None
+        for left in reversed(range(HEAD_TRIES)):
+            try:
+                return Receipt.from_json(file_text(self.beside(".head"), LARGEST_RECEIPT))
+            except FileNotFoundError:
+                return None
+            except (OSError, UnicodeDecodeError, InputError) as error:
+                if left:
+                    # somebody may be writing it just now
+                    time.sleep(HEAD_PAUSE_S)
+                    continue
+                raise InputError(
+                    f"path: {str(self.path)!r} cannot be used (its head cannot be read, {error}); it is left as it is"
+                ) from None
+        return None
 
     def keep_head(self, receipt: Receipt) -> None:
         # the charge stands; a head that is behind is found in the chain
-        head = self.beside(".head")
+        head, content = self.beside(".head"), receipt.to_json().encode().ljust(HEAD_BYTES)
+        if _overwritten(head, content):
+            return
         temporary = head.with_name(f".{head.name}-{os.getpid()}-{threading.get_ident()}")
         try:
-            temporary.write_text(receipt.to_json())
+            temporary.write_bytes(content)
             os.replace(temporary, head)
         except OSError:
             with contextlib.suppress(OSError):
@@ -718,6 +730,23 @@ class _File:
     def _unusable(self, error: OSError) -> InputError:
         reason = error.strerror or str(error)
         return InputError(f"path: {str(self.path)!r} cannot be used as a ledger ({reason}); nothing was charged")
+
+
+def _overwritten(path: Path, content: bytes) -> bool:
+    """Whether a file of that length was there, and has this content now. Renaming a new one over it would do too, but
+    some file systems then write it to disk at once, and keep a charge waiting that is on disk already."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(file)
+        fits = stat.S_ISREG(found.st_mode) and (found.st_size, found.st_nlink) == (len(content), 1)
+        return fits and os.pwrite(file, content, 0) == len(content)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
 
 
 def _mounted_alone(path: Path) -> bool:

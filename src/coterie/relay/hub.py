@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from coterie.errors import InputError
 from coterie.site.messages import MessageError, decoded, encoded
-from coterie.site.sockets import LARGEST_ENVELOPE, Exchange, UnreachableError, listening, receive, send, short_address
+from coterie.site.sockets import LARGEST_ENVELOPE, UnreachableError, listening, receive, send, short_address
 
 # an environment variable of an engine's server: where the coordinator listens
 SOCKET = "COTERIE_COORDINATOR_SOCKET"
@@ -151,33 +151,6 @@ class Worker:
         # a coordinator that went asks again when it is back
         with self._lock, contextlib.suppress(OSError):
             send(self._connection, encoded([request.number, answer or None]))
-
-    def carry(self, exchange: Exchange) -> None:
-        """Carry everything by `exchange`, each request in a thread that has no other, until the coordinator goes. What
-        is on its way then is not waited for: it may be at a site that is no more."""
-        todo: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        # threads that have nothing to do, less requests that nobody has taken yet
-        free, started = threading.Semaphore(0), 0
-
-        def bring() -> None:
-            while (request := todo.get()) is not None:
-                try:
-                    answer = exchange(request.party, request.envelope)
-                except UnreachableError:
-                    answer = None
-                self.answer(request, answer)
-                free.release()
-
-        try:
-            for request in self.requests():
-                if not free.acquire(blocking=False):
-                    threading.Thread(target=bring, daemon=True).start()
-                    started += 1
-                todo.put(request)
-        finally:
-            self.close()
-            for _ in range(started):
-                todo.put(None)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ from coterie.errors import CoterieError, InputError, MissingExtraError
 from coterie.relay.at_site import SOCKET as SITE
 from coterie.relay.hub import SOCKET as HUB
 from coterie.relay.hub import Hub
-from coterie.relay.processes import Processes
+from coterie.relay.processes import Processes, mark
 from coterie.site.sockets import Exchange, UnreachableError
 
 _LOGGER = logging.getLogger("coterie")
@@ -66,11 +66,11 @@ def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange
     folder = folder.resolve()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kits = folder / "kits"
-    if not kits.exists():
-        make_kits(kits, list(sockets), server="localhost", port=free_port(), hub=folder / "coordinator.sock")
-    names = _read_kit(kits / USER)["parties"]
     processes = Processes(folder)
     try:
+        if not kits.exists():
+            make_kits(kits, list(sockets), server="localhost", port=free_port(), hub=folder / "coordinator.sock")
+        names = _read_kit(kits / USER)["parties"]
         start(processes, kits, "localhost", {HUB: str(folder / "coordinator.sock")})
         for party, path in sockets.items():
             start(processes, kits, names[party], {SITE: str(path.resolve())})
@@ -125,6 +125,8 @@ def make_kits(
     names = {party: f"site-{number}" for number, party in enumerate(parties)}
     workspace = folder.with_name(f"{folder.name}-provisioned")
     project = folder.with_name(f"{folder.name}-project.json")
+    # of a start that was stopped before its kits were made: FLARE would leave it, and make others beside it
+    shutil.rmtree(workspace, ignore_errors=True)
     # JSON is YAML
     project.write_text(json.dumps(_project(server, port, list(names.values())), indent=1))
     done = subprocess.run(
@@ -133,6 +135,8 @@ def make_kits(
         text=True,
         check=False,
         cwd=folder.parent,
+        # as what Processes starts, or it might outlive an interrupt
+        env={**os.environ, **mark(folder)},
     )
     made = workspace / _PROJECT / "prod_00"
     if done.returncode != 0 or not made.is_dir():
@@ -247,12 +251,13 @@ def _carrying(kit: Path, parties: Sequence[str], check: Callable[[], None]) -> I
     with Hub.at(Path(content["socket"]), group=content["group"]) as hub:
         jobs = _Jobs(hub, kit, check)
         keeping = threading.Thread(target=jobs.keep, daemon=True)
-        keeping.start()
         try:
+            keeping.start()
             yield jobs.exchange
         finally:
             jobs.stop.set()
-            keeping.join()
+            if keeping.ident is not None:
+                keeping.join()
 
 
 class RefusedError(UnreachableError):
@@ -277,6 +282,8 @@ class Session:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     text=True,
+                    # as what Processes starts, or it might outlive an interrupt
+                    env={**os.environ, **mark(self.kit)},
                     start_new_session=True,
                 )
         assert self._process.stdin is not None

@@ -112,11 +112,13 @@ class Processes:
 def end_all(folder: Path, own: Sequence[subprocess.Popen[bytes]] = ()) -> None:
     """Everything that was started for this folder, by this process or by one that is no more."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in marked(folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        end = time.monotonic() + STOP_S
-        while marked(folder) and time.monotonic() < end:
+        end, asked = time.monotonic() + STOP_S, set[int]()
+        while (found := set(marked(folder))) and time.monotonic() < end:
+            # also those that others have started meanwhile
+            for pid in found - asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            asked |= found
             time.sleep(0.05)
     for process in own:
         # or it would stay as a zombie

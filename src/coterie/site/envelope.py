@@ -9,7 +9,7 @@ signature says whose it is. The one thing that leaves a site unsealed is a "refu
 
 import hashlib
 
-from coterie.keys import Identity, PrivateKeys, SignatureError
+from coterie.keys import PrivateKeys, Sealer, SignatureError
 from coterie.site.messages import MessageError, unpack
 from coterie.site.proposal import Proposal
 from coterie.site.sockets import Exchange
@@ -21,12 +21,11 @@ class Sealing:
     """A coordinator's exchange over `carry`, which needs no trust: it gets envelopes and returns envelopes."""
 
     def __init__(self, proposal: Proposal, keys: PrivateKeys, carry: Exchange) -> None:
-        self.proposal, self.keys, self.carry = proposal, keys, carry
+        self.keys, self.carry = keys, carry
+        self._sealers = {name: Sealer(site) for name, site in zip(proposal.names, proposal.parties, strict=True)}
 
     def __call__(self, party: str, packet: bytes) -> bytes:
-        identity = self.proposal.identity_of(party)
-        assert identity is not None
-        request = identity.seal(packet, _REQUEST)
+        request = self._sealers[party].seal(packet, _REQUEST)
         answer = self.carry(party, request)
         try:
             return self.keys.open_sealed(answer, _answer_to(request))
@@ -46,8 +45,8 @@ def opened_request(envelope: bytes, keys: PrivateKeys) -> bytes:
         raise MessageError("something that is not sealed to this site's key") from None
 
 
-def sealed_answer(packet: bytes, to: Identity, request: bytes) -> bytes:
-    """Only the coordinator that the proposal pins can open it, and only as the answer to this request."""
+def sealed_answer(packet: bytes, to: Sealer, request: bytes) -> bytes:
+    """`to` is the coordinator that the proposal pins: nobody else can open it, and only as the answer to this."""
     return to.seal(packet, _answer_to(request))
 
 

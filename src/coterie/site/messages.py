@@ -9,6 +9,7 @@ be executed; types and sizes are checked before a field is looked at. Transports
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ LARGEST_PACKET = 2**26
 # as a sender; no party can have this name
 COORDINATOR = "coordinator"
 _LONGEST_NAME = 200
+_DIGEST = re.compile("[0-9a-f]{64}")
 _MOST_ROUNDS = 10**6
 
 # what may be in a packet of each kind; every packet names its run and its sender
@@ -177,7 +179,7 @@ def decoded(content: bytes) -> Any:
 
 
 def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 64 and all(letter in "0123456789abcdef" for letter in value)
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _is_round(value: Any) -> bool:

@@ -27,7 +27,7 @@ from coterie.certificate.signatures import make_statement, sign
 from coterie.certificate.statements import number
 from coterie.engines.own_steps import OneParty
 from coterie.errors import CoterieError, InputError, LocalSolveError
-from coterie.keys import PrivateKeys
+from coterie.keys import PrivateKeys, Sealer
 from coterie.ledger import Ledger, Price, Reservation, Terms
 from coterie.network.channels import PairwiseSum
 from coterie.plan import Plan
@@ -184,7 +184,7 @@ class Site:
             return pack("refused", NOBODY, self.policy.name, self.keys)
         digest, answer = self._handled(packet)
         run = self._runs.get(digest)
-        return answer if run is None else sealed_answer(answer, run.proposal.coordinator, envelope)
+        return answer if run is None else sealed_answer(answer, run.to_coordinator, envelope)
 
     def handle(self, packet: bytes) -> bytes:
         """The answer to a packet, whatever it is."""
@@ -241,7 +241,7 @@ class _Run:
         self.site, self.proposal, self.plan = site, proposal, proposal.plan
         self.digest = proposal.digest
         self.party = proposal.party_of(site.keys.identity)
-        self.form = RoundForm(proposal)
+        self.form, self.to_coordinator = RoundForm(proposal), Sealer(proposal.coordinator)
         self.chain, self.released, self.heard = ReleaseChain(self.digest), [], []
         self.chains = [self.chain.hexdigest]
         self.step: OneParty | None = None
@@ -497,7 +497,7 @@ class _Run:
             return self._reply("masked", round=t, steps=value)
         if self.form.curated:
             context = seal_context(self.digest, t, self.proposal.names[self.party])
-            sealed = self.proposal.coordinator.seal(packed_array(value), context)
+            sealed = self.to_coordinator.seal(packed_array(value), context)
             return self._reply("contribution", round=t, sealed=sealed)
         if not np.linalg.norm(value) <= self.proposal.largest_norm:
             raise LocalSolveError(f"round {t} has a norm above {self.proposal.largest_norm:g}; nothing of it left")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coterie.errors import CoterieError, InputError
+from coterie.keys import SEAL_BYTES
 from coterie.site.messages import LARGEST_PACKET
 
 # a party's name and bytes for it; its answer, or UnreachableError
 Exchange = Callable[[str, bytes], bytes]
-# a key that is used once, and a tag
-LARGEST_ENVELOPE = LARGEST_PACKET + 48
+LARGEST_ENVELOPE = LARGEST_PACKET + SEAL_BYTES
 MOST_CONNECTIONS = 64
 _LENGTH = struct.Struct(">I")
 # bytes; the operating system takes 107
