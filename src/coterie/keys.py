@@ -9,7 +9,6 @@ import binascii
 import dataclasses
 import functools
 import hashlib
-import itertools
 import os
 import stat
 from pathlib import Path
@@ -30,7 +29,7 @@ _NONCE_BYTES = 12
 # whose keys are kept while they seal one thing after the other
 _MOST_SENDERS = 64
 SIGNATURE_BYTES = 64
-# a sender's key, a number and a tag, besides what is sealed
+# a sender's key, a nonce and a tag, besides what is sealed
 SEAL_BYTES = 32 + _NONCE_BYTES + 16
 
 
@@ -89,26 +88,19 @@ class Sealer:
     """Seals what one sender has for one identity, one thing after the other.
 
     An X25519 key is made for it here, which is nowhere else and is gone with this object; the key that it leads to is
-    agreed on once. Each thing that is sealed with that key has a number of its own, its nonce.
+    agreed on once. Nonces are random: a counter would go on twice after a fork, or in a machine that was put back to an
+    earlier state, and of 2^32 things under one key two have the same nonce with a probability of 2^-33.
     """
 
     def __init__(self, to: Identity) -> None:
-        self._to = to
-        self._begin()
-
-    def _begin(self) -> None:
         once = X25519PrivateKey.generate()
-        shared = once.exchange(X25519PublicKey.from_public_bytes(self._to.sealing))
+        shared = once.exchange(X25519PublicKey.from_public_bytes(to.sealing))
         self._sent = once.public_key().public_bytes_raw()
-        self._cipher = ChaCha20Poly1305(_sealing_key(shared, self._sent, self._to.sealing))
-        self._numbers, self._process = itertools.count(), os.getpid()
+        self._cipher = ChaCha20Poly1305(_sealing_key(shared, self._sent, to.sealing))
 
     def seal(self, content: bytes, context: bytes) -> bytes:
         """So that only the identity's owner can read it; `context` must be the same when it is opened."""
-        if self._process != os.getpid():
-            # after a fork both would go on with the same numbers
-            self._begin()
-        nonce = next(self._numbers).to_bytes(_NONCE_BYTES, "big")
+        nonce = os.urandom(_NONCE_BYTES)
         return self._sent + nonce + self._cipher.encrypt(nonce, content, context)
 
 
