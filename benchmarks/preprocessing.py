@@ -50,8 +50,9 @@ def before(schema: Schema) -> Schema:
 
 def encode_before(schema: Schema, table: dict) -> np.ndarray:
     """A centre had to be in the range; before, there was none."""
-    X, start = before(schema).encode(table), 0
-    for column in schema.columns:
+    old, start = before(schema), 0
+    X = old.encode(table)
+    for column in old.columns:
         if isinstance(column, NumberColumn):
             values = np.clip(np.asarray(table[column.name], float), column.minimum, column.maximum)
             X[:, start] = values / column.bound
@@ -72,8 +73,8 @@ def data_sets() -> Iterator[tuple[str, Schema, dict, np.ndarray]]:
     degrees = ("Less than two-year", "Two-year degree", "Four-year+ degree")
     columns = (
         NumberColumn("year", 2000, 2020),
-        NumberColumn("count_not_working", 0, 100_000, log=True),
-        NumberColumn("count_working", 0, 100_000, log=True),
+        NumberColumn("count_not_working", 0, 100_000, log=True, bends=True),
+        NumberColumn("count_working", 0, 100_000, log=True, bends=True),
         CategoryColumn("degree", degrees),
     )
     table = {name: frame[name].to_numpy() for name in ("year", "count_not_working", "count_working")}
@@ -85,8 +86,8 @@ def data_sets() -> Iterator[tuple[str, Schema, dict, np.ndarray]]:
         NumberColumn("age", 0, 100),
         NumberColumn("educ", 0, 20),
         *(CategoryColumn(name, ("0", "1")) for name in flags),
-        NumberColumn("re74", 0, 100_000, log=True),
-        NumberColumn("re75", 0, 100_000, log=True),
+        NumberColumn("re74", 0, 100_000, log=True, bends=True),
+        NumberColumn("re75", 0, 100_000, log=True, bends=True),
     )
     table = {column.name: frame[column.name].to_numpy() for column in columns}
     yield "cps", Schema(columns, label), table, frame["re78"].to_numpy() > 15_000

@@ -303,11 +303,11 @@ def test_ranges_are_given_proposed_or_left_open_and_never_read_off_in_silence(co
     assert json.loads(told)["sources"] == {
         "outcome": "to be filled in",
         "age": "proposed: ages of people in years",
-        "income": "to be filled in; log = true proposed",
+        "income": "to be filled in; log and bends proposed",
         "smoker": "to be filled in",
     }
     code, told, _ = coterie(*made, "--range", "income=0..5e5", "--out", tmp_path / "given.toml")
-    assert json.loads(told)["sources"]["income"] == "given; log = true proposed"
+    assert json.loads(told)["sources"]["income"] == "given; log and bends proposed"
     assert "maximum = 500000.0" in (tmp_path / "given.toml").read_text()
     code, told, _ = coterie(*made, "--from-data", "--out", tmp_path / "read.toml")
     assert json.loads(told)["sources"]["age"] == "read off the data: VOID"
@@ -325,7 +325,8 @@ def test_what_is_usual_and_what_is_skewed_is_proposed_by_names_and_ranges(coteri
     made = {name: part for name, part in zip(("bmi", "visits", "year", "n_children", "cost"), parts, strict=True)}
     assert "centre = 27" in made["bmi"]
     assert "scale = 5" in made["bmi"]
-    assert ["log = true" in made[name] for name in made] == [False, True, False, False, True]
+    for key in ("log = true", "bends = true"):
+        assert [key in made[name] for name in made] == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(
