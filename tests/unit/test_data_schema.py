@@ -77,6 +77,8 @@ def test_a_line_that_may_bend_is_cut_into_parts_that_add_up_to_it():
         "cost, upper third (207.1 to 3000)",
         "cost is missing",
     )
+    large = NumberColumn("income", 0, 1_000_000, log=True, bends=True)
+    assert large.feature_names[2] == "income, upper third (69018 to 1000000)"
     # only the part in which a value lies tells it from others there
     third = 2 / math.sqrt(3)
     assert (np.ptp(parts[:5], axis=0)[1:] == 0).all()

@@ -315,11 +315,9 @@ class NumberColumn:
     @property
     def parts(self) -> tuple[str, ...]:
         """Of a line that may bend, in words."""
-        ends = itertools.pairwise(self.edges)
+        ends = itertools.pairwise(f"{edge:.0f}" if 1e3 <= abs(edge) < 1e15 else f"{edge:.4g}" for edge in self.edges)
         thirds = ("lower", "middle", "upper")
-        return tuple(
-            f"{third} third ({low:.4g} to {high:.4g})" for third, (low, high) in zip(thirds, ends, strict=True)
-        )
+        return tuple(f"{third} third ({low} to {high})" for third, (low, high) in zip(thirds, ends, strict=True))
 
     def _features(self, line: np.ndarray) -> np.ndarray:
         """(rows, features) of (value - centre) / scale."""
