@@ -101,6 +101,19 @@ def test_names_of_bins_that_look_alike_are_told_apart():
     assert len(set(names)) == 3
 
 
+def test_everything_that_is_not_filled_in_is_told_at_once():
+    columns = [
+        {"name": "age", "minimum": 0, "maximum": 110},
+        {"name": "income", "log": True},
+        {"name": "smoker", "categories": []},
+    ]
+    with pytest.raises(InputError) as refused:
+        Schema.from_dict({"label": {"name": "ill", "values": []}, "columns": columns})
+    assert str(refused.value) == (
+        "columns 'income': key 'minimum' is missing; to be filled in or mended too: 'smoker', 'ill'"
+    )
+
+
 def test_bins_are_categories_of_a_number():
     ages = NumberColumn("age", 0, 100, bins=(18, 65), missing=True)
     assert ages.feature_names == ("age from 0 to 18", "age from 18 to 65", "age from 65 to 100", "age is missing")

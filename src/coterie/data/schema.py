@@ -654,9 +654,20 @@ class Schema:
         _check_keys("schema", content, needed=("label", "columns"), optional=("party_column", "longest_row"))
         if not isinstance(content["columns"], list | tuple):
             raise InputError(f"columns: got {content['columns']!r}; a list of tables is needed")
-        columns = tuple(_read_part("columns", part, CategoryColumn, NumberColumn) for part in content["columns"])
-        label = _read_part("label", content["label"], Label, NumberLabel)
-        return cls(columns, label, content.get("party_column"), content.get("longest_row"))
+        columns, refused = [], []
+        parts = [("columns", part, CategoryColumn, NumberColumn) for part in content["columns"]]
+        for words in (*parts, ("label", content["label"], Label, NumberLabel)):
+            try:
+                columns.append(_read_part(*words))
+            except InputError as error:
+                refused.append((error, words[1]))
+        if refused:
+            # of a draft that is not filled in, all at once
+            names = [part.get("name") for _, part in refused[1:] if isinstance(part, Mapping)]
+            more = f"; to be filled in or mended too: {', '.join(map(repr, names[:_SHOWN]))}" if names else ""
+            raise InputError(f"{refused[0][0]}{more}") from refused[0][0]
+        *columns, label = columns
+        return cls(tuple(columns), label, content.get("party_column"), content.get("longest_row"))
 
     @classmethod
     def read(cls, path: str | Path) -> "Schema":
