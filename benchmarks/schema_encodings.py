@@ -1,6 +1,6 @@
 """Which constants a schema should choose by itself, tried on invented tables and on no real one.
 
-python benchmarks/schema_encodings.py [--tables 60] [--useful]
+python benchmarks/schema_encodings.py [--tables 60] [--amounts | --useful]
 
 A table has numbers that fill a part of their range around some place in it, amounts that are spread over orders of
 magnitude (every other table; many of them zero in some), and categories with uneven shares; a label follows a random
@@ -8,12 +8,15 @@ half of them, amounts by their value, by its logarithm or by a threshold. A mode
 logistic objective, which is what every algorithm here comes near to, with l2 by the rule of old or the best of three;
 noise is that of the summed gradient, for 4,000 records. Printed are gains of AUC over the defaults, on the same tables
 with the same noise, and how often an encoding falls 0.005 below the one before schemas (numbers over their largest
-bound, rows cut to 1). With --useful, how many models err less than the majority class, by the share that noise has of
-the largest sum of gradients (`coterie.certificate.statements`), with 300, 1,000 or 4,000 records.
+bound, rows cut to 1). With --amounts, encodings of amounts alone, on tables that have some: one logarithm, one that
+may bend, the logarithm and the amount side by side; and where somebody has said what is usual (median and spread of the
+amounts that are not zero, to one digit). With --useful, how many models err less than the majority class, by the share
+that noise has of the largest sum of gradients (`coterie.certificate.statements`), with 300, 1,000 or 4,000 records.
 """
 
 import argparse
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -107,7 +110,77 @@ def with_knee(share: float) -> Encoding:
     return encode
 
 
+def of_amounts(change: Callable[[NumberColumn, np.ndarray], NumberColumn]) -> Encoding:
+    """Columns of amounts replaced, with a look at their values only to say what somebody would have known."""
+
+    def encode(table: Table) -> np.ndarray:
+        replaced = tuple(
+            change(column, table.values[column.name]) if isinstance(column, NumberColumn) and column.log else column
+            for column in table.schema.columns
+        )
+        return dataclasses.replace(table.schema, columns=replaced).encode(table.values)
+
+    return encode
+
+
+def told(column: NumberColumn, amounts: np.ndarray) -> NumberColumn:
+    some = amounts[amounts > 0]
+    spread = np.std(column.curved(some))
+    return dataclasses.replace(column, centre=float(f"{np.median(some):.0e}"), scale=float(f"{spread:.0e}"))
+
+
+def parted(n_parts: int, encoding: Callable[[NumberColumn, np.ndarray], NumberColumn] | None = None) -> Encoding:
+    """The line of every amount cut into parts of equal length between -√3 and √3, as `bends` does with three."""
+    edges = math.sqrt(3) * np.linspace(-1, 1, n_parts + 1)
+    edges[0], edges[-1] = -np.inf, np.inf
+
+    def parts(line: np.ndarray) -> np.ndarray:
+        ends = list(itertools.pairwise(edges))
+        return np.column_stack([np.clip(line, low, high) - np.clip(0, low, high) for low, high in ends])
+
+    evenly = parts(math.sqrt(3) * np.linspace(-1, 1, 2001))
+
+    def encode(table: Table) -> np.ndarray:
+        blocks, usual = [], 0.0
+        for column in table.schema.columns:
+            cells = table.values[column.name]
+            if isinstance(column, NumberColumn) and column.log:
+                line = (column if encoding is None else encoding(column, cells)).encode(cells)[:, 0]
+                blocks.append(parts(line))
+                usual += float(np.mean(np.sum(evenly**2, axis=1)))
+            else:
+                blocks.append(column.encode(cells))
+                usual += column.usual[0]
+        return np.column_stack(blocks) / math.sqrt(usual)
+
+    return encode
+
+
+def with_amount(table: Table) -> np.ndarray:
+    """The logarithm and the amount, each with mean square 1/2 where the logarithm is spread evenly."""
+    blocks, usual = [], 0.0
+    for column in table.schema.columns:
+        block = column.encode(table.values[column.name])
+        if isinstance(column, NumberColumn) and column.log:
+            evenly = column.knee * np.expm1(np.linspace(0, column.curved(column.maximum), 2001))
+            amount = (table.values[column.name] - evenly.mean()) / evenly.std()
+            block = np.column_stack([block, amount]) / math.sqrt(2)
+        blocks.append(block)
+        usual += column.usual[0]
+    return np.column_stack(blocks) / math.sqrt(usual)
+
+
 # name: (encoding, share of the intercept)
+OF_AMOUNTS: dict[str, tuple[Encoding, float]] = {
+    "as it is": (default, 0.5),
+    "before schemas": (lambda table: encode_before(table.schema, table.values), 0.5),
+    "logarithm and amount": (with_amount, 0.5),
+    "two parts": (parted(2), 0.5),
+    "bends = true": (of_amounts(lambda column, _: dataclasses.replace(column, bends=True)), 0.5),
+    "four parts": (parted(4), 0.5),
+    "what is usual is said": (of_amounts(told), 0.5),
+    "said, and three parts": (parted(3, told), 0.5),
+}
 ALTERNATIVES: dict[str, tuple[Encoding, float]] = {
     "as it is": (default, 0.5),
     "before schemas": (lambda table: encode_before(table.schema, table.values), 0.5),
@@ -143,15 +216,26 @@ def minimiser(X: np.ndarray, y: np.ndarray, l2: float, push: np.ndarray) -> np.n
     return found
 
 
-def areas(table: Table, encoding: Encoding, share: float) -> np.ndarray:
+def noise_of(table: Table, n_features: int, rng: np.random.Generator) -> np.ndarray:
+    """Standard; the same in every encoding but for further features of amounts, which come after the first of each."""
+    usual = rng.standard_normal(len(table.schema.feature_names) + 1)
+    amounts, start = [], 0
+    for column in table.schema.columns:
+        start += len(column.feature_names)
+        amounts += [start] if isinstance(column, NumberColumn) and column.log else []
+    places = np.repeat(amounts, (n_features - len(usual)) // max(len(amounts), 1)).astype(int)
+    return np.insert(usual, places, rng.standard_normal(len(places)))
+
+
+def areas(table: Table, encoding: Encoding, share: float, noises: tuple[float, ...]) -> np.ndarray:
     """(noises, regularisers): AUC, mean over seeds."""
     with mock.patch.object(design, "INTERCEPT_SHARE", share):
         X = design.make_design(encoding(table), 1.0, intercept=True)
     train, test = slice(None, N_TRAIN), slice(N_TRAIN, None)
-    found = np.empty((len(NOISES), len(REGULARISERS), SEEDS))
+    found = np.empty((len(noises), len(REGULARISERS), SEEDS))
     for seed in range(SEEDS):
-        unit_noise = np.random.default_rng(seed).standard_normal(X.shape[1])
-        for i, noise in enumerate(NOISES):
+        unit_noise = noise_of(table, X.shape[1], np.random.default_rng(seed))
+        for i, noise in enumerate(noises):
             for j, l2 in enumerate(REGULARISERS):
                 model = minimiser(X[train], table.label[train], l2 * noise, noise * unit_noise)
                 found[i, j, seed] = roc_auc_score(table.label[test], X[test] @ model)
@@ -186,32 +270,33 @@ def print_usefulness(count: int) -> None:
     print(f"| gain, points | {' | '.join(f'{100 * gain:+.1f}' for gain in gains.mean(axis=0))} |")
 
 
-def tables(count: int) -> Iterator[Table]:
-    for seed in range(count):
+def tables(count: int, *, amounts: bool = False) -> Iterator[Table]:
+    """`amounts`: in all of them, not in every other."""
+    for seed in range(1, 2 * count, 2) if amounts else range(count):
         yield invented(np.random.default_rng(seed), amounts=bool(seed % 2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=60)
+    parser.add_argument("--amounts", action="store_true", help="encodings of amounts, on tables with amounts")
     parser.add_argument("--useful", action="store_true", help="how much noise is too much")
     options = parser.parse_args()
     if options.useful:
         print_usefulness(options.tables)
         return
-    found = np.array(
-        [[areas(table, *alternative) for alternative in ALTERNATIVES.values()] for table in tables(options.tables)]
-    )
+    alternatives, noises = (OF_AMOUNTS, (1.0, *NOISES)) if options.amounts else (ALTERNATIVES, NOISES)
+    chosen = tables(options.tables, amounts=options.amounts)
+    found = np.array([[areas(table, *words, noises) for words in alternatives.values()] for table in chosen])
     for title, by_table in (("l2 by the rule", found[..., 1]), ("l2 the best of three", found.max(axis=-1))):
         usual, before = by_table[:, 0], by_table[:, 1]
         print(f"\n{title}; AUC as it is {' '.join(f'{value:.3f}' for value in usual.mean(axis=0))}\n")
-        print(f"| | {' | '.join(f'noise {noise:g}' for noise in NOISES)} | all | below before |")
-        print("|---" * (len(NOISES) + 3) + "|")
-        for place, name in enumerate(ALTERNATIVES):
+        print(f"| | {' | '.join(f'noise {noise:g}' for noise in noises)} | all | below before |")
+        print("|---" * (len(noises) + 3) + "|")
+        for place, name in enumerate(alternatives):
             gain = by_table[:, place] - usual
-            cells = [f"{gain[:, i].mean():+.4f}" for i in range(len(NOISES))]
-            whole = gain.mean(axis=1)
-            cells.append(f"{whole.mean():+.4f} ± {whole.std(ddof=1) / math.sqrt(len(whole)):.4f}")
+            gains = (*gain.T, gain.mean(axis=1))
+            cells = [f"{one.mean():+.4f} ± {one.std(ddof=1) / math.sqrt(len(one)):.4f}" for one in gains]
             cells.append(f"{np.mean(by_table[:, place] < before - 0.005):.0%}")
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

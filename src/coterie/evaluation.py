@@ -374,6 +374,10 @@ def _spent(found: Evaluation) -> str:
     return "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
 
 
+def percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
 def _lines(found: Evaluation) -> list[tuple[str, ...]]:
     """Exact numbers have no column for their noise."""
     lines = _lines_with_noise(found)
@@ -382,9 +386,6 @@ def _lines(found: Evaluation) -> list[tuple[str, ...]]:
 
 def _lines_with_noise(found: Evaluation) -> list[tuple[str, str, str, str]]:
     lines = [("", "model", "noise", "majority class")]
-
-    def percent(value: float) -> str:
-        return f"{100 * value:.2f} %"
 
     for name, told in found.metrics.items():
         if name == "accuracy":

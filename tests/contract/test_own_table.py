@@ -147,6 +147,23 @@ def test_predictions_are_those_of_the_coefficients(finished, folder, coterie, tm
     assert coterie("predict", run, bare, "--out", tmp_path / "new.csv")[0] == 2
 
 
+def test_a_run_tells_what_its_ledger_holds_and_errors_as_an_evaluation_does(folder, coterie, tmp_path):
+    for name in ("patients.csv", "test.csv", "schema.toml"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    paid = 'adjacency = "replace-one"\nledger = "patients.ledger"\nledger_limit = [10.0, 1e-4]'
+    # a seeded run counts as if it lost everything
+    unseeded = SPEC.replace("[engine]\nseed = 1\n", "")
+    (tmp_path / "spec.toml").write_text(unseeded.replace('adjacency = "replace-one"', paid))
+    assert coterie("run", tmp_path / "spec.toml", "--new-ledger", "--out", tmp_path / "first")[0] == 0
+    code, told, _ = coterie("run", tmp_path / "spec.toml", "--out", tmp_path / "second")
+    assert code == 0
+    lines = " ".join(told.split())
+    assert "ledger ε = 8 at δ = 2e-05 in all, of at most ε = 10 at δ = 0.0001 (patients.ledger)" in lines
+    evaluated = coterie("evaluate", tmp_path / "second", tmp_path / "test.csv", "--public")[1]
+    error = next(line for line in evaluated.splitlines() if line.startswith("error")).split()
+    assert " ".join(error) in lines
+
+
 def test_evaluation_prints_a_table_and_is_paid_for(finished, folder, coterie, tmp_path):
     run, stated = finished
     code, told, _ = coterie("evaluate", run, folder / "test.csv", "--public")
@@ -303,11 +320,11 @@ def test_ranges_are_given_proposed_or_left_open_and_never_read_off_in_silence(co
     assert json.loads(told)["sources"] == {
         "outcome": "to be filled in",
         "age": "proposed: ages of people in years",
-        "income": "to be filled in; log = true proposed",
+        "income": "to be filled in; log and bends proposed",
         "smoker": "to be filled in",
     }
     code, told, _ = coterie(*made, "--range", "income=0..5e5", "--out", tmp_path / "given.toml")
-    assert json.loads(told)["sources"]["income"] == "given; log = true proposed"
+    assert json.loads(told)["sources"]["income"] == "given; log and bends proposed"
     assert "maximum = 500000.0" in (tmp_path / "given.toml").read_text()
     code, told, _ = coterie(*made, "--from-data", "--out", tmp_path / "read.toml")
     assert json.loads(told)["sources"]["age"] == "read off the data: VOID"
@@ -325,7 +342,8 @@ def test_what_is_usual_and_what_is_skewed_is_proposed_by_names_and_ranges(coteri
     made = {name: part for name, part in zip(("bmi", "visits", "year", "n_children", "cost"), parts, strict=True)}
     assert "centre = 27" in made["bmi"]
     assert "scale = 5" in made["bmi"]
-    assert ["log = true" in made[name] for name in made] == [False, True, False, False, True]
+    for key in ("log = true", "bends = true"):
+        assert [key in made[name] for name in made] == [False, True, False, False, True]
 
 
 @pytest.mark.parametrize(

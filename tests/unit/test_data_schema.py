@@ -65,6 +65,55 @@ def test_values_spread_evenly_have_mean_square_one_around_any_centre(centre, log
     assert column.usual[0] == pytest.approx(1.0)
 
 
+def test_a_line_that_may_bend_is_cut_into_parts_that_add_up_to_it():
+    line, bent = (NumberColumn("cost", 0, 3000, log=True, bends=bends, missing=9.0) for bends in (False, True))
+    values = [-1, 0, 1, 9, 13, 14, 100, 207, 208, 3000, 1e9, None]
+    parts, whole = bent.encode(values), line.encode(values)
+    np.testing.assert_allclose(parts[:, :3].sum(axis=1), whole[:, 0], atol=1e-12)
+    np.testing.assert_array_equal(parts[:, 3], whole[:, 1])
+    assert bent.feature_names == (
+        "cost, lower third (0 to 13.42)",
+        "cost, middle third (13.42 to 207.1)",
+        "cost, upper third (207.1 to 3000)",
+        "cost is missing",
+    )
+    large = NumberColumn("income", 0, 1_000_000, log=True, bends=True)
+    assert large.feature_names[2] == "income, upper third (69018 to 1000000)"
+    # only the part in which a value lies tells it from others there
+    third = 2 / math.sqrt(3)
+    assert (np.ptp(parts[:5], axis=0)[1:] == 0).all()
+    assert (np.ptp(parts[5:8], axis=0)[[0, 2]] == 0).all()
+    np.testing.assert_allclose(parts[[1, 9], :3], [[-third, -third / 2, 0], [0, third / 2, third]], atol=1e-12)
+
+
+def test_norms_of_a_bent_line_are_those_of_values_spread_evenly():
+    column = NumberColumn("cost", -7, 99, log=True, bends=True, weight=2.0)
+    low, high = column.curved(-7), column.curved(99)
+    evenly = low + (high - low) * (np.arange(100_000) + 0.5) / 100_000
+    squares = np.sum(column.encode(np.sign(evenly) * column.knee * np.expm1(np.abs(evenly))) ** 2, axis=1)
+    np.testing.assert_allclose(column.usual, (squares.mean(), squares.var()), rtol=1e-6)
+    assert column.longest == pytest.approx(math.sqrt(squares.max()), rel=1e-4)
+
+
+def test_names_of_bins_that_look_alike_are_told_apart():
+    names = NumberColumn("year", 1000000, 1000001, bins=(1000000.25, 1000000.5)).feature_names
+    assert names[0] == "year from 1e+06 to 1000000.25"
+    assert len(set(names)) == 3
+
+
+def test_everything_that_is_not_filled_in_is_told_at_once():
+    columns = [
+        {"name": "age", "minimum": 0, "maximum": 110},
+        {"name": "income", "log": True},
+        {"name": "smoker", "categories": []},
+    ]
+    with pytest.raises(InputError) as refused:
+        Schema.from_dict({"label": {"name": "ill", "values": []}, "columns": columns})
+    assert str(refused.value) == (
+        "columns 'income': key 'minimum' is missing; to be filled in or mended too: 'smoker', 'ill'"
+    )
+
+
 def test_bins_are_categories_of_a_number():
     ages = NumberColumn("age", 0, 100, bins=(18, 65), missing=True)
     assert ages.feature_names == ("age from 0 to 18", "age from 18 to 65", "age from 65 to 100", "age is missing")
@@ -142,10 +191,12 @@ def test_no_row_is_longer_than_the_schema_says(rows):
     columns = (
         NumberColumn("x", -1, 3, missing=3.0, weight=2.0),
         NumberColumn("y", -5, 5, log=True, centre=1, scale=0.3),
+        NumberColumn("z", -5, 5, log=True, bends=True, missing=5),
         CategoryColumn("c", ("a", "b"), other=True, missing=True),
     )
     schema = Schema(columns, Label("ill", ("no", "yes")))
-    X = schema.encode({name: [row[place] for row in rows] for place, name in enumerate("xyc")})
+    cells = {"x": 0, "y": 1, "z": 1, "c": 2}
+    X = schema.encode({name: [row[place] for row in rows] for name, place in cells.items()})
     assert np.linalg.norm(X, axis=1).max() <= schema.longest * (1 + 1e-12)
 
 
@@ -258,6 +309,13 @@ def test_missing_column_and_unknown_label_are_refused():
         (lambda: NumberColumn("age", 0, 1, scale=1e-101), "column 'age': got scale 1e-101; a positive"),
         (lambda: NumberColumn("age", 0, 1e300, scale=1e-90), "column 'age': got scale 1e-90 for the range"),
         (lambda: NumberColumn("age", 0, 1, log=1), "column 'age': got log 1; true or false"),
+        (lambda: NumberColumn("age", 0, 1, bends=2), "column 'age': got bends 2; true or false"),
+        (lambda: NumberColumn("age", 0, 1, bends=True), "column 'age': got bends without log"),
+        (
+            lambda: NumberColumn("age", 0, 1, log=True, centre=1, bends=True),
+            "column 'age': got bends without log, or bes",
+        ),
+        (lambda: NumberColumn("age", 0, 5e-324, log=True, bends=True), "column 'age': got bends in the range 0 to 4.9"),
         (lambda: NumberColumn("age", 0, 1, missing=5), "column 'age': got missing 5; a number from 0 to 1"),
         (lambda: NumberColumn("age", 0, 1, missing="fill"), "column 'age': got missing 'fill'; a number from"),
         (lambda: NumberColumn("age", 0, 9, bins=(3, 2)), "column 'age': got bins (3, 2); increasing"),

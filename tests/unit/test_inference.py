@@ -382,6 +382,25 @@ def test_contrasts_of_a_schema_are_changes_of_its_own_columns():
     assert columns.basis().shape == (len(schema.feature_names) + 1, len(schema.feature_names) - 1)
 
 
+def test_a_line_that_may_bend_has_a_slope_for_each_part_and_one_test_for_all():
+    income = NumberColumn("income", 0, 6000, log=True, missing=True, bends=True)
+    schema = Schema((NumberColumn("age", 0, 100), income), Label("ill", ("no", "yes")))
+    columns = Columns.of_schema(schema, 1.0, intercept=True)
+    assert columns.names == (
+        "age",
+        "log(1 + |income|/2), lower third (0 to 26.85)",
+        "log(1 + |income|/2), middle third (26.85 to 414.1)",
+        "log(1 + |income|/2), upper third (414.1 to 6000)",
+        "income is missing",
+        "intercept",
+    )
+    assert columns.groups == {"income": [1, 2, 3]}
+    # from 4 to 10 in the lower third, from 500 to 5,000 in the upper one
+    rows = schema.encode({"age": [0] * 4, "income": [4, 10, 500, 5000]}) / math.sqrt(1.25)
+    np.testing.assert_allclose(columns.contrasts[1, :-1], (rows[1] - rows[0]) / math.log(6 / 3), atol=1e-12)
+    np.testing.assert_allclose(columns.contrasts[3, :-1], (rows[3] - rows[2]) / math.log(2501 / 251), atol=1e-12)
+
+
 def test_classes_are_reported_against_the_first():
     rng = np.random.default_rng(0)
     labels = ["a", "b", "c"]

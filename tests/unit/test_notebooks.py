@@ -1,6 +1,8 @@
 """What a notebook shows: names that can be completed, tables, and plots on axes."""
 
+import dataclasses
 import inspect
+import math
 import re
 
 import matplotlib as mpl
@@ -73,6 +75,24 @@ def test_a_certificate_prints_and_shows_itself(fitted):
     assert str(model.certificate_).startswith("# Privacy certificate")
     assert "ε = 2" in model.certificate_._repr_html_()
     assert "<table" in model.transcript_.plan._repr_html_()
+
+
+def test_what_a_fit_has_lost_shows_itself(fitted):
+    model, *_ = fitted
+    shown = model.privacy_._repr_html_()
+    assert "0.0001" in shown
+    assert "against everybody" in shown
+    for party in model.privacy_.party_epsilons:
+        assert f"a record of {party}" in shown
+    many = dataclasses.replace(
+        model.privacy_,
+        verdict=("VOID <b>",),
+        party_epsilons={f"p{i}": 1.0 for i in range(1000)},
+        views={"everybody": math.inf},
+    )
+    assert "VOID &lt;b&gt;" in many._repr_html_()
+    assert "∞" in many._repr_html_()
+    assert "980 more" in many._repr_html_()
 
 
 def test_names_in_tables_are_escaped():

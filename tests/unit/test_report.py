@@ -195,6 +195,15 @@ def test_runs_are_compared(plan):
     assert "different records" in words(compare_page([("a", files(plan)), ("b", other)]))
 
 
+def test_losses_that_are_written_alike_are_drawn_in_one_place(plan):
+    """Calibration ends a rounding error apart, which a logarithmic axis would spread over its whole width."""
+    runs = [("a", files(plan)), ("b", files(plan)), ("c", files(plan))]
+    for place, (_, run) in enumerate(runs):
+        run.certificate.document["guarantee"]["epsilon"] = 2.0 - place * 1e-13
+    ticks = re.findall(r"<text[^>]*>2</text>", compare_page(runs))
+    assert len(ticks) == 1
+
+
 def test_files_that_are_none_of_a_run(plan, tmp_path):
     with pytest.raises(InputError, match=r"holds no certificate\.json"):
         RunFiles.read(tmp_path)

@@ -283,6 +283,8 @@ def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
         typer.echo(json.dumps(told))
         return
     more = {"rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
+    if outcome.spec.ledger is not None:
+        more = {"ledger": f"{_spent_in_all(outcome)} ({outcome.spec.ledger.name})", **more}
     _show(
         _loss_table(
             outcome.certificate,
@@ -295,6 +297,14 @@ def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
         _show(_result_table(outcome.result, outcome.references))
     elif outcome.transcript.complete:
         typer.echo(f"how good it is: coterie evaluate {directory} FILE")
+
+
+def _spent_in_all(outcome: "Outcome") -> str:
+    from coterie.certificate import shown_loss
+
+    certificate, limit = outcome.certificate, outcome.spec.ledger_limit
+    total = f"ε = {shown_loss(certificate.total_epsilon)} at δ = {certificate.total_delta:g} in all"
+    return total if limit is None else f"{total}, of at most ε = {limit[0]:g} at δ = {limit[1]:g}"
 
 
 def _what_stopped(outcome: "Outcome", directory: Path) -> str:
@@ -336,25 +346,27 @@ def _result_table(result: dict[str, Any], references: dict[str, dict[str, Any]])
     in one place, and of a party's own."""
     from rich.table import Table
 
+    from coterie.evaluation import percent
+
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
     heading = [f"on {result['records']:,} public records", "model"]
-    rows: dict[str, tuple[str, str, Any]] = {
-        "error": ("{:.2%}", "majority_error", None),
-        "auc": ("{:.3f}", "", 0.5),
-        "calibration_error": ("{:.2%}", "", None),
-        "rmse": ("{:.4g}", "mean_rmse", None),
-        "r2": ("{:.3f}", "", 0.0),
+    rows: dict[str, tuple[Callable[[float], str], str, Any]] = {
+        "error": (percent, "majority_error", None),
+        "auc": ("{:.3f}".format, "", 0.5),
+        "calibration_error": (percent, "", None),
+        "rmse": ("{:.4g}".format, "mean_rmse", None),
+        "r2": ("{:.3f}".format, "", 0.0),
     }
     names = {"auc": "AUC", "calibration_error": "calibration error", "rmse": "root mean square error", "r2": "R²"}
     trivial = "majority class" if "error" in result else "always the mean"
     shown = {"nonprivate": "without privacy", "alone": "a party alone, without privacy"}
     for column in [*heading, trivial, *(shown[name] for name in references)]:
         table.add_column(column)
-    for name, (form, baseline, constant) in rows.items():
+    for name, (shown_as, baseline, constant) in rows.items():
         if name in result:
             against = result.get(baseline, constant)
-            cells = [form.format(result[name]), "" if against is None else form.format(against)]
-            cells += [form.format(fitted[name]) for fitted in references.values()]
+            cells = [shown_as(result[name]), "" if against is None else shown_as(against)]
+            cells += [shown_as(fitted[name]) for fitted in references.values()]
             table.add_row(names.get(name, name), *cells)
     return table
 

@@ -32,6 +32,10 @@ OUTSIDE = "outside the range"
 # of the largest amount: below it a logarithm is nearly a line and resolves little; as a share of the range, so that the
 # unit in which amounts are written makes no difference (benchmarks/schema_encodings.py)
 LOG_KNEE = 1 / 3000
+# thirds of a range, from its middle, where a value that is spread evenly over it has mean square 1
+_BEND = 1 / math.sqrt(3)
+# mean and variance of the squared norm of the three features of such a value, by integration
+_BENT_USUAL = (5 / 9, 209 / 405 - (5 / 9) ** 2)
 # texts of a list in a sentence
 _SHOWN = 12
 _OR_MISSING = ", or missing = true in the schema,"
@@ -127,6 +131,12 @@ def _number_or_nan(value: Any) -> float:
         return math.nan
 
 
+def _number_text(value: float) -> str:
+    """As short as it can be without becoming another number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 def _text(value: Any) -> str:
     """As a CSV file would have it: whole numbers without a point."""
     if isinstance(value, str):
@@ -190,6 +200,8 @@ class NumberColumn:
     missing: blanks are refused (False); filled with the centre and told by a feature of their own (True), filled with
         a number (that number), or, with bins, an interval of their own.
     weight: the features are multiplied by it, where somebody knows that a column matters more or less than others.
+    bends: the line may bend at both ends of the middle third of the logarithm's range: three features, the parts of the
+        one that are below, within and above, which add up to it. Beside `log`, with centre and scale left open.
     """
 
     name: str
@@ -201,13 +213,20 @@ class NumberColumn:
     bins: tuple[float, ...] = ()
     missing: bool | float = False
     weight: float = 1.0
+    bends: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _check_name("column", self.name))
         minimum, maximum = _check_range(self.name, self.minimum, self.maximum)
         object.__setattr__(self, "minimum", minimum)
         object.__setattr__(self, "maximum", maximum)
-        _check_flag(self.name, "log", self.log)
+        for key in ("log", "bends"):
+            _check_flag(self.name, key, getattr(self, key))
+        if self.bends and not (self.log and self.centre is None and self.scale is None):
+            raise InputError(
+                f"column {self.name!r}: got bends without log, or beside centre or scale; log = true and neither of "
+                "them is needed"
+            )
         self._check_bins()
         for key in ("centre", *(("missing",) if not isinstance(self.missing, bool) else ())):
             value = getattr(self, key)
@@ -224,6 +243,10 @@ class NumberColumn:
             raise InputError(
                 f"column {self.name!r}: got scale {self.scale!r} for the range {minimum:g} to {maximum:g}; its numbers "
                 "leave the range of floating point"
+            )
+        if self.bends and any(not low < high for low, high in itertools.pairwise(self.edges)):
+            raise InputError(
+                f"column {self.name!r}: got bends in the range {minimum:g} to {maximum:g}; a wider one is needed"
             )
 
     def _check_bins(self) -> None:
@@ -271,12 +294,37 @@ class NumberColumn:
         return low, high, centre, evenly if self.scale is None else float(self.scale)
 
     @property
+    def edges(self) -> tuple[float, ...]:
+        """Between which bins lie, or straight parts of a line."""
+        if not self.bends:
+            return (self.minimum, *self.bins, self.maximum)
+        _, _, centre, scale = self._line
+        bends = (centre - _BEND * scale, centre + _BEND * scale)
+        return (self.minimum, *(math.copysign(self.knee * math.expm1(abs(u)), u) for u in bends), self.maximum)
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
-        if not self.bins:
-            return (self.name, *((f"{self.name} is missing",) if self.missing is not False else ()))
-        edges = (self.minimum, *self.bins, self.maximum)
-        names = [f"{self.name} from {low:g} to {high:g}" for low, high in itertools.pairwise(edges)]
-        return (*names, *((f"{self.name} is missing",) if self.missing else ()))
+        names = [self.name, *(f"{self.name} is missing" for _ in range(self.missing is not False))]
+        if self.bends:
+            names[:1] = [f"{self.name}, {part}" for part in self.parts]
+        elif self.bins:
+            ends = itertools.pairwise(map(_number_text, self.edges))
+            names[:1] = [f"{self.name} from {low} to {high}" for low, high in ends]
+        return tuple(names)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Of a line that may bend, in words."""
+        ends = itertools.pairwise(f"{edge:.0f}" if 1e3 <= abs(edge) < 1e15 else f"{edge:.4g}" for edge in self.edges)
+        thirds = ("lower", "middle", "upper")
+        return tuple(f"{third} third ({low} to {high})" for third, (low, high) in zip(thirds, ends, strict=True))
+
+    def _features(self, line: np.ndarray) -> np.ndarray:
+        """(rows, features) of (value - centre) / scale."""
+        if not self.bends:
+            return line[:, None]
+        middle = np.clip(line, -_BEND, _BEND)
+        return np.column_stack([np.minimum(line - middle, 0), middle, np.maximum(line - middle, 0)])
 
     @property
     def longest(self) -> float:
@@ -284,9 +332,10 @@ class NumberColumn:
         if self.bins:
             return self.weight * math.sqrt(1 - 1 / self.levels)
         low, high, centre, scale = self._line
-        reach = max(high - centre, centre - low) / scale
+        ends = np.array([max(high - centre, centre - low) / scale, self._filled])
+        reach, filled = np.linalg.norm(self._features(ends), axis=1).tolist()
         if self.missing is not False:
-            reach = max(reach, math.hypot(self._filled, 1.0))
+            reach = max(reach, math.hypot(filled, 1.0))
         return self.weight * reach
 
     @property
@@ -300,6 +349,8 @@ class NumberColumn:
         second = (low * low + low * high + high * high) / 3
         fourth = (low**4 + low**3 * high + low**2 * high**2 + low * high**3 + high**4) / 5
         mean, variance = (second, fourth - second**2) if self.scale is None else (min(second, 1.0), 2.0)
+        if self.bends:
+            mean, variance = _BENT_USUAL
         return self.weight**2 * mean, self.weight**4 * variance
 
     @property
@@ -335,8 +386,8 @@ class NumberColumn:
         _, _, centre, scale = self._line
         line = (self.curved(numbers) - centre) / scale
         if self.missing is False:
-            return self.weight * line[:, None]
-        return self.weight * np.column_stack([np.where(missing, self._filled, line), missing])
+            return self.weight * self._features(line)
+        return self.weight * np.column_stack([self._features(np.where(missing, self._filled, line)), missing])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -603,9 +654,20 @@ class Schema:
         _check_keys("schema", content, needed=("label", "columns"), optional=("party_column", "longest_row"))
         if not isinstance(content["columns"], list | tuple):
             raise InputError(f"columns: got {content['columns']!r}; a list of tables is needed")
-        columns = tuple(_read_part("columns", part, CategoryColumn, NumberColumn) for part in content["columns"])
-        label = _read_part("label", content["label"], Label, NumberLabel)
-        return cls(columns, label, content.get("party_column"), content.get("longest_row"))
+        columns, refused = [], []
+        parts = [("columns", part, CategoryColumn, NumberColumn) for part in content["columns"]]
+        for words in (*parts, ("label", content["label"], Label, NumberLabel)):
+            try:
+                columns.append(_read_part(*words))
+            except InputError as error:
+                refused.append((error, words[1]))
+        if refused:
+            # of a draft that is not filled in, all at once
+            names = [part.get("name") for _, part in refused[1:] if isinstance(part, Mapping)]
+            more = f"; to be filled in or mended too: {', '.join(map(repr, names[:_SHOWN]))}" if names else ""
+            raise InputError(f"{refused[0][0]}{more}") from refused[0][0]
+        *columns, label = columns
+        return cls(tuple(columns), label, content.get("party_column"), content.get("longest_row"))
 
     @classmethod
     def read(cls, path: str | Path) -> "Schema":

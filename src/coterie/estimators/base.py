@@ -15,8 +15,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from coterie import rules
-from coterie.certificate import Certificate, cautions, make_certificate, price
-from coterie.charts import Bar, Bars
+from coterie.certificate import Certificate, cautions, make_certificate, price, shown_loss
+from coterie.charts import Bar, Bars, table_html
 from coterie.data.checks import positive_number
 from coterie.data.design import Shortening, make_design, project_rows, row_norms, split_intercept
 from coterie.data.federation import Federation
@@ -31,6 +31,9 @@ from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import L2, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.transcript import Transcript
+
+# that a table in a notebook lists
+MOST_PARTIES = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,17 @@ class FitPrivacy:
             public_facts={"parties": list(facts.parties), "sizes": list(facts.sizes), "n_columns": facts.n_features},
             verdict=("NOT PRIVATE: epsilon is infinite, the exact optimum was released",),
         )
+
+    def _repr_html_(self) -> str:
+        losses = [("against " + observer, epsilon) for observer, epsilon in self.views.items()]
+        losses += [(f"a record of {party}", epsilon) for party, epsilon in self.party_epsilons.items()]
+        shown = losses[: len(self.views) + MOST_PARTIES]
+        rows = [(what, shown_loss(epsilon), f"{self.delta:g}") for what, epsilon in shown]
+        rows += [(f"{len(losses) - len(shown)} more parties", "", "")] if len(losses) > len(shown) else []
+        total = ("with everything in the ledger", shown_loss(self.total_epsilon), f"{self.total_delta:g}")
+        rows += [total] if self.total_epsilon != self.epsilon else []
+        caption = f"Privacy loss, {self.adjacency}, of one {self.unit}"
+        return table_html(("", "ε", "δ"), rows, "; ".join((*self.verdict, caption)))
 
 
 PRIVATE = "private"

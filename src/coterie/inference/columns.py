@@ -1,8 +1,9 @@
 """Which numbers are reported: linear functions of coefficients, in the units of the columns they belong to."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +42,8 @@ class Columns:
 
     @classmethod
     def of_schema(cls, schema: Schema, row_norm: float, *, intercept: bool) -> "Columns":
-        """What a change of one column does to the score: by one unit of a number, or from the first level to another.
+        """What a change of one column does to the score: by one unit of a number, on each straight part of its line, or
+        from the first level to another.
 
         Encoding is affine between probes, so the difference of two encoded rows is the contrast. `intercept` is the
         score of a record whose features are all 0, at the centre of every column.
@@ -49,7 +51,7 @@ class Columns:
         d = len(schema.feature_names) + intercept
         shrink, scale = split_intercept(np.ones(d), row_norm, intercept=intercept)
         constant = float(make_design(np.zeros((1, d - intercept)), row_norm, intercept=intercept)[0, -1])
-        usual: dict[str, Any] = {column.name: _levels(column)[0][1] for column in schema.columns}
+        usual: dict[str, Any] = {column.name: _changes(column)[0].before for column in schema.columns}
         names: list[str] = []
         rows: list[np.ndarray] = []
         groups: dict[str, list[int]] = {}
@@ -63,17 +65,17 @@ class Columns:
             return np.append(shrink * schema.encode(table)[0], np.zeros(int(intercept)))
 
         for column in schema.columns:
-            (_, first), *others = _levels(column)
-            before, block = encoded(column.name, first), np.zeros(d)
+            changes, block = _changes(column), np.zeros(d)
             block[start : (start := start + len(column.feature_names))] = 1.0
             if not _is_line(column):
-                sums = float(before @ block)
+                sums = float(encoded(column.name, changes[0].before) @ block)
                 (null if abs(sums) < 1e-12 else fixed).append(block / (sums if abs(sums) >= 1e-12 else 1.0))
-                groups[column.name] = list(range(len(rows), len(rows) + len(others)))
-            for name, value in others:
-                length = _length(column, first, value) if _is_line(column) and value is not None else 1.0
-                names.append(name)
-                rows.append((encoded(column.name, value) - before) / length)
+            tested = [place for place, change in enumerate(changes) if not _is_line(column) or change.after is not None]
+            groups[column.name] = [len(rows) + place for place in tested]
+            for change in changes:
+                moved = encoded(column.name, change.after) - encoded(column.name, change.before)
+                names.append(change.name)
+                rows.append(moved / change.length)
         if intercept:
             last = np.eye(d)[-1]
             fixed.insert(0, last / constant)
@@ -122,12 +124,26 @@ def _is_line(column: Column) -> bool:
     return isinstance(column, NumberColumn) and not column.bins
 
 
-def _levels(column: Column) -> list[tuple[str, Any]]:
-    """Names and values to compare: of a number its ends, of categories and bins one each, the first to compare with."""
+class _Change(NamedTuple):
+    """Of one column from a value to another; `length` in the units in which it is reported."""
+
+    name: str
+    before: Any
+    after: Any
+    length: float = 1.0
+
+
+def _changes(column: Column) -> list[_Change]:
+    """Along a line or its straight parts, from end to end; of categories and bins, from the first to each other."""
     if isinstance(column, NumberColumn) and not column.bins:
         name = f"log(1 + |{column.name}|/{column.knee:.4g})" if column.log else column.name
-        more: list[tuple[str, Any]] = [(f"{column.name} is missing", None)] if column.missing is not False else []
-        return [(name, column.minimum), (name, column.maximum), *more]
+        names = [f"{name}, {part}" for part in column.parts] if column.bends else [name]
+        lines = [
+            _Change(part, low, high, float(column.curved(high) - column.curved(low)))
+            for part, (low, high) in zip(names, itertools.pairwise(column.edges), strict=True)
+        ]
+        missing = [_Change(f"{column.name} is missing", column.minimum, None)] if column.missing is not False else []
+        return [*lines, *missing]
     if isinstance(column, NumberColumn):
         values: list[Any] = [column.minimum, *column.bins]
     else:
@@ -135,9 +151,4 @@ def _levels(column: Column) -> list[tuple[str, Any]]:
         values = [*column.categories, *(("\0",) if column.other else ())]
     values += [None] if column.missing else []
     first, *others = column.feature_names
-    return [(first, values[0]), *((f"{n} (not {first})", v) for n, v in zip(others, values[1:], strict=True))]
-
-
-def _length(column: Column, low: float, high: float) -> float:
-    """Between two values, in the units of the column or of its logarithm."""
-    return float(column.curved(high) - column.curved(low)) if isinstance(column, NumberColumn) else high - low
+    return [_Change(f"{n} (not {first})", values[0], v) for n, v in zip(others, values[1:], strict=True)]

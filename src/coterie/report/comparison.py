@@ -46,8 +46,11 @@ def _drawn(run: RunFiles, measure: str) -> bool:
 
 def _frontier(runs: Sequence[tuple[str, RunFiles]], measure: str) -> Lines | None:
     """Every run is a point, and the line is the least that any run of at most this loss has reached."""
+    # as it is written: losses that were calibrated to one number differ by rounding
     points = [
-        (run.certificate.epsilon, float(run.result[measure])) for _, run in runs if _drawn(run, measure) and run.result
+        (float(shown_loss(run.certificate.epsilon)), float(run.result[measure]))
+        for _, run in runs
+        if _drawn(run, measure) and run.result
     ]
     if not points:
         return None

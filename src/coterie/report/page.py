@@ -415,7 +415,7 @@ def _columns(schema: Schema) -> Iterator[list[str]]:
 def _encoding(column: NumberColumn) -> str:
     if column.bins:
         return f"{column.levels} intervals, cut at {', '.join(map(_plain, column.bins))}"
-    parts = ["logarithm"] if column.log else []
+    parts = [f"logarithm{' in thirds' if column.bends else ''}"] if column.log else []
     centre = "the middle of the range" if column.centre is None else _plain(column.centre)
     parts.append(f"centred at {centre}" + ("" if column.scale is None else f", divided by {_plain(column.scale)}"))
     return ", ".join(parts) + ("" if column.weight == 1 else f", times {_plain(column.weight)}")

@@ -25,6 +25,7 @@ _TEMPLATE = """\
 """
 _KEYS = """\
 # A number may also have: log = true (amounts, counts), centre = 9 and scale = 2 (what is usual, and how far from it),
+# bends = true beside log (instead of centre and scale: each third of the logarithm has a slope of its own),
 # bins = [18, 65] (intervals instead), missing = true (blanks become a feature; refused otherwise).
 # Categories may also have: other = true (texts that are not listed), missing = true.
 """
@@ -71,9 +72,11 @@ _AMOUNTS = (
 _AMOUNTS += r"(_\w+)?|(n|num|number|count)_\w+|\w+_count"
 # of a range that begins at nothing or near it: values that filled it evenly would leave its low end empty
 _ORDERS = 1000
-_LOG = (
-    "log = true # proposed: amounts are spread over orders of magnitude; remove it where values fill the range evenly"
+_SKEWED = (
+    "log = true # proposed: amounts are spread over orders of magnitude; remove it where values fill the range evenly",
+    "bends = true # proposed: or, instead, centre and scale, where it is known what is usual",
 )
+_SKEWED_WORDS = "log and bends proposed"
 
 
 class Described(NamedTuple):
@@ -152,9 +155,9 @@ def _described(
     if given is not None:
         if not is_number:
             raise InputError(f"--range: got one for {name!r}, which holds texts")
-        log = () if is_label or given[0] < 0 or given[1] < _ORDERS * max(given[0], 1) else (_LOG,)
-        source = f"{GIVEN}; log = true proposed" if log else GIVEN
-        return written(source, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}", *log)
+        more = () if is_label or given[0] < 0 or given[1] < _ORDERS * max(given[0], 1) else _SKEWED
+        source = f"{GIVEN}; {_SKEWED_WORDS}" if more else GIVEN
+        return written(source, f"minimum = {given[0]!r} # given by --range", f"maximum = {given[1]!r}", *more)
     if is_number and from_data:
         return written(READ, *_read_off(name, values, is_label))
     if is_number and is_label:
@@ -171,7 +174,7 @@ def _described(
                     f"proposed: {known.words}", comment, f"minimum = {known.low}", f"maximum = {known.high}", *usual
                 )
         if re.fullmatch(_AMOUNTS, plain):
-            return written(f"{LEFT_OPEN}; log = true proposed", "# minimum = ", "# maximum = ", _LOG)
+            return written(f"{LEFT_OPEN}; {_SKEWED_WORDS}", "# minimum = ", "# maximum = ", *_SKEWED)
         return written(LEFT_OPEN, "# minimum = ", "# maximum = ")
     key = "values" if is_label else "categories"
     if not from_data:
