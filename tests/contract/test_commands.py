@@ -13,7 +13,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.citations import CITATIONS
 from coterie.cli.spec import execute, prepare, read_spec
 from coterie.data import DATASETS
-from coterie.data.design import split_intercept
+from coterie.data.federation import split_intercept
 from coterie.rundir import sums
 from coterie.spending import Spending
 from coterie.transcript import Transcript

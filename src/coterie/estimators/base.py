@@ -18,8 +18,7 @@ from coterie import rules
 from coterie.certificate import Certificate, cautions, make_certificate, price
 from coterie.charts import Bar, Bars
 from coterie.data.checks import positive_number
-from coterie.data.design import Shortening, make_design, project_rows, row_norms, split_intercept
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Shortening, make_design, project_rows, row_norms, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
