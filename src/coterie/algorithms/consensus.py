@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast
 from coterie.network.topology import Topology
@@ -28,6 +28,15 @@ from coterie.privacy.mechanisms import ArgminGrant, Mechanism
 from coterie.privacy.objective import NoNoise
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
+
+ZHANG_ZHU_2016 = Citation(
+    key="zhang-zhu-2016",
+    kind="inproceedings",
+    authors=("Zhang, Tao", "Zhu, Quanyan"),
+    title="A Dual Perturbation Approach for Differential Private ADMM-Based Distributed Empirical Risk Minimization",
+    venue="ACM Workshop on Artificial Intelligence and Security",
+    year=2016,
+)
 
 
 class GraphState(NamedTuple):
@@ -119,7 +128,7 @@ class ConsensusADMM(GraphADMM):
     dual_step: ScheduleField
     averaging: Averaging = "last"
     as_published: bool = False
-    citation: ClassVar[str] = "zhang-zhu-2016"
+    citation: ClassVar[Citation] = ZHANG_ZHU_2016
 
     @classmethod
     def with_penalty(cls, penalty: float) -> "ConsensusADMM":

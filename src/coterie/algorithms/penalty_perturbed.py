@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from coterie.algorithms.algorithm import Averaging
+from coterie.algorithms.algorithm import Averaging, Citation
 from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
 from coterie.network.topology import Topology
@@ -33,7 +33,14 @@ class PenaltyPerturbedADMM(GraphADMM):
     dual_step: ScheduleField
     averaging: Averaging = "last"
     as_published: bool = False
-    citation: ClassVar[str] = "zhang-khalili-liu-2018"
+    citation: ClassVar[Citation] = Citation(
+        key="zhang-khalili-liu-2018",
+        kind="inproceedings",
+        authors=("Zhang, Xueru", "Khalili, Mohammad Mahdi", "Liu, Mingyan"),
+        title="Improving the Privacy and Accuracy of ADMM-Based Distributed Algorithms",
+        venue="International Conference on Machine Learning",
+        year=2018,
+    )
 
 
 @serialisable

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Averaging, running_average
+from coterie.algorithms.algorithm import Averaging, Citation, running_average
 from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation
@@ -62,7 +62,14 @@ class RecycledADMM(GraphADMM):
     recycle_weight: float
     averaging: Averaging = "last"
     as_published: bool = False
-    citation: ClassVar[str] = "zhang-khalili-liu-2019"
+    citation: ClassVar[Citation] = Citation(
+        key="zhang-khalili-liu-2019",
+        kind="article",
+        authors=("Zhang, Xueru", "Khalili, Mohammad Mahdi", "Liu, Mingyan"),
+        title="Recycled ADMM: Improving the Privacy and Accuracy of Distributed Algorithms",
+        venue="IEEE Transactions on Information Forensics and Security",
+        year=2019,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
