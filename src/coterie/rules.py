@@ -61,7 +61,7 @@ from coterie import forecast
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
 from coterie.algorithms.coordinate import IN_TURN, check_coordinates
 from coterie.algorithms.gradient import as_momentum
-from coterie.data.checks import nearest, whole_number
+from coterie.checks import nearest, whole_number
 from coterie.data.federation import INTERCEPT_SHARE
 from coterie.errors import InputError
 from coterie.facts import Facts

@@ -37,7 +37,7 @@ def cite(
 def _found(names: list[str]) -> "list[Citation]":
     """Coterie and the papers behind `names`: keys, or algorithms; without names, everything."""
     from coterie.algorithms import ALGORITHMS, CITATIONS, SOFTWARE
-    from coterie.data.checks import nearest
+    from coterie.checks import nearest
     from coterie.errors import InputError
 
     keys = [SOFTWARE.key] if names else list(CITATIONS)

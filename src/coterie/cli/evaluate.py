@@ -51,8 +51,8 @@ def evaluate(
     Of private records, counts are released under noise for (epsilon, delta), and charged to --ledger before anything is
     computed; with --public the numbers are exact, and are for records that everybody may know.
     """
+    from coterie.checks import values_shown
     from coterie.cli.spec.fitted import FittedModel, ProbableModel, exact_result
-    from coterie.data.checks import values_shown
     from coterie.data.tables import Dialect
     from coterie.errors import InputError
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data import checks
+from coterie import checks
 from coterie.errors import InputError
 from coterie.facts import Facts
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from coterie import machine
 from coterie.algorithms.consensus import GraphADMM
+from coterie.checks import whole_number
 from coterie.data.federation import Federation
 from coterie.engines import people, rounds
 from coterie.engines.argmin import Argmins
@@ -516,8 +517,7 @@ def _all_take(path: Any, works: Sequence[Work]) -> bool:
 def _check(plan: Plan, federation: Federation, repeats: int) -> None:
     if federation.facts != plan.facts:
         raise InputError("federation: its public facts differ from those the plan was made for; make a new plan")
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise InputError(f"repeats: got {repeats!r}; an integer >= 1 is needed")
+    whole_number("repeats", repeats, at_least=1)
 
 
 def _execute(

@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from coterie import rules
 from coterie.certificate import Certificate, cautions, make_certificate, price
 from coterie.charts import Bar, Bars
-from coterie.data.checks import positive_number
+from coterie.checks import positive_number
 from coterie.data.federation import Federation, Shortening, make_design, project_rows, row_norms, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
