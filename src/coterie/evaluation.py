@@ -28,7 +28,7 @@ from coterie.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_epsilon, gaussian_epsilon, least_noise
-from coterie.privacy.events import check_adjacency
+from coterie.privacy.events import Unit, check_adjacency
 from coterie.privacy.mechanisms import ONE_NOISE, SumNoises, TableGrant
 from coterie.privacy.noise import NoiseSource, draw_many, drawn_once, law_for
 from coterie.privacy.release import unit_noise
@@ -36,7 +36,6 @@ from coterie.promise import Privacy, check_trust
 from coterie.spending import Spending, Terms
 
 BINS = 20
-Trust = Literal["none", "pairs", "curator", "secure-sum"]
 
 # --- counting what a classifier answers, and metrics of the counts, be they exact or noised ---------------------------
 
@@ -266,9 +265,9 @@ def evaluate(
     adjacency: str | None = None,
     parties: Any = None,
     metrics: Sequence[str] = tuple(TABLE_OF),
-    trust: Trust = "none",
+    trust: str = "none",
     colluders: int | None = None,
-    unit: Literal["record", "party"] = "record",
+    unit: Unit = "record",
     records_per_person: int = 1,
     people_span_parties: bool = False,
     bins: int = BINS,
@@ -420,9 +419,9 @@ class PrivateScorer:
     adjacency: str
     ledger: Spending
     metric: Literal["accuracy", "auc"] = "accuracy"
-    trust: Trust = "none"
+    trust: str = "none"
     colluders: int | None = None
-    unit: Literal["record", "party"] = "record"
+    unit: Unit = "record"
     records_per_person: int = 1
     people_span_parties: bool = False
 

@@ -99,7 +99,7 @@ def evaluate(
             adjacency=adjacency,
             parties=parties,
             metrics=("accuracy", "class-error", "auc", *calibration),
-            trust=trust,  # type: ignore[arg-type]  # checked there
+            trust=trust,
             colluders=colluders,
             records_per_person=records_per_person,
             public=public,

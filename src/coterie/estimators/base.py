@@ -420,7 +420,8 @@ class PrivateLinearModel(BaseEstimator, Fitted):
 
     def __getstate__(self) -> dict[str, Any]:
         """A plan's grants cannot be copied, by design, so the plan travels as text and issues them again."""
-        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
+        kept: Any = super().__getstate__()
+        state: dict[str, Any] = {**kept}
         transcript = state.get("transcript_")
         if transcript is not None:
             state["transcript_"] = (transcript.plan.to_json(), transcript.releases, transcript.reproducible)

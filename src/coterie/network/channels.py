@@ -118,7 +118,7 @@ class PairwiseSum(_Aggregating):
             raise InputError("graph: got 'unrestricted'; who shares noise with whom must be known")
 
     @property
-    def observers(self) -> tuple[Observer, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def observers(self) -> tuple[Observer, ...]:
         return (coalition(self.colluders),)
 
     def pairs(self, n_parties: int) -> PairNoise:
