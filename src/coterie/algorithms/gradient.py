@@ -44,15 +44,6 @@ from coterie.problems import Regulariser
 from coterie.schedules import NOT_GIVEN, OptionalScheduleField, Schedule, ScheduleField, as_schedule
 from coterie.serialise import serialisable
 
-BASSILY_SMITH_THAKURTA_2014 = Citation(
-    key="bassily-smith-thakurta-2014",
-    kind="inproceedings",
-    authors=("Bassily, Raef", "Smith, Adam", "Thakurta, Abhradeep"),
-    title="Private Empirical Risk Minimization: Efficient Algorithms and Tight Error Bounds",
-    venue="IEEE Symposium on Foundations of Computer Science",
-    year=2014,
-)
-
 
 class DescentState(NamedTuple):
     x: jax.Array
@@ -74,14 +65,25 @@ def as_momentum(value: Any) -> Schedule | None:
     return momentum
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Descent(Algorithm[GrantT]):
     """Steps along noised sums of gradients, whatever they are gradients of."""
 
     regulariser: Regulariser
     step: ScheduleField
     channel: SumChannel | Broadcast
-    momentum: OptionalScheduleField
-    averaging: Averaging
+    momentum: OptionalScheduleField = NOT_GIVEN
+    averaging: Averaging = "last"
+    needs_graph: ClassVar[bool] = False
+    bears_impairments: ClassVar[bool] = False
+    citation: ClassVar[Citation] = Citation(
+        key="bassily-smith-thakurta-2014",
+        kind="inproceedings",
+        authors=("Bassily, Raef", "Smith, Adam", "Thakurta, Abhradeep"),
+        title="Private Empirical Risk Minimization: Efficient Algorithms and Tight Error Bounds",
+        venue="IEEE Symposium on Foundations of Computer Science",
+        year=2014,
+    )
 
     def __post_init__(self) -> None:
         check_averaging(self.averaging)
@@ -111,15 +113,7 @@ class Descent(Algorithm[GrantT]):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyGradientDescent(Descent[GradientSumGrant]):
     mechanism: GaussianGradient
-    regulariser: Regulariser
-    step: ScheduleField
-    channel: SumChannel | Broadcast
-    momentum: OptionalScheduleField = NOT_GIVEN
     selection: Selection = EVERYBODY_WORKS
-    averaging: Averaging = "last"
-    needs_graph: ClassVar[bool] = False
-    bears_impairments: ClassVar[bool] = False
-    citation: ClassVar[Citation] = BASSILY_SMITH_THAKURTA_2014
 
     def init(self, topology, d):
         return self._start(d), ()
@@ -157,18 +151,10 @@ class StandardisedGradientDescent(Descent[StandardisedGrant]):
     from public facts."""
 
     mechanism: StandardisedGradient
-    regulariser: Regulariser
-    step: ScheduleField
-    channel: SumChannel | Broadcast
-    momentum: OptionalScheduleField = NOT_GIVEN
-    averaging: Averaging = "last"
     n_records: int = 0
     n_columns: int = 0
     n_scaled: int = 0
-    needs_graph: ClassVar[bool] = False
-    bears_impairments: ClassVar[bool] = False
     first_rounds: ClassVar[tuple[str, ...]] = ("sums of columns", "sums of squares of columns")
-    citation: ClassVar[Citation] = BASSILY_SMITH_THAKURTA_2014
 
     def for_facts(self, facts: Facts) -> "StandardisedGradientDescent":
         n_scaled = facts.n_features - (self.mechanism.constant_share > 0)

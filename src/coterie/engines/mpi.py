@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coterie import checks
 from coterie.algorithms.algorithm import Algorithm
-from coterie.checks import whole_number
 from coterie.engines.checkpoint import Checkpoint
 from coterie.engines.in_process import Paths
 from coterie.engines.moments import Course, n_moments, release_on_ranks
@@ -174,7 +174,7 @@ def run(
         noise = drawn_once(noise)
     elif noise is not None and not isinstance(noise, Seeded):
         raise InputError("noise: a run with a checkpoint draws its own, which it can repeat; leave it out")
-    whole_number("every", every, at_least=1)
+    checks.whole_number("every", every, at_least=1)
     plan.check_flow()
     saved = None if checkpoint is None else Checkpoint(checkpoint, rank=comm.rank)
     common = whole_identity(plan, comm.size, noise, identity)
