@@ -50,6 +50,7 @@ class GraphState(NamedTuple):
     average: jax.Array
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphADMM(Algorithm[ArgminGrant]):
     """One noised or exact minimisation per party and round, then the dual step on what was heard.
 
@@ -59,8 +60,8 @@ class GraphADMM(Algorithm[ArgminGrant]):
 
     mechanism: Mechanism
     dual_step: ScheduleField
-    averaging: Averaging
-    as_published: bool
+    averaging: Averaging = "last"
+    as_published: bool = False
     channel = Broadcast()
 
     def __post_init__(self) -> None:
@@ -125,9 +126,6 @@ class ConsensusADMM(GraphADMM):
     """Conventional consensus ADMM: exact minimisers are broadcast, nothing is private."""
 
     mechanism: NoNoise
-    dual_step: ScheduleField
-    averaging: Averaging = "last"
-    as_published: bool = False
     citation: ClassVar[Citation] = ZHANG_ZHU_2016
 
     @classmethod

@@ -7,10 +7,9 @@ broadcast, not from what it knows: otherwise the un-noised value would leak thro
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.algorithm import Averaging, Citation
+from coterie.algorithms.algorithm import Citation
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import OutputPerturbation
-from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -18,9 +17,6 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrimalPerturbedADMM(GraphADMM):
     mechanism: OutputPerturbation
-    dual_step: ScheduleField
-    averaging: Averaging = "last"
-    as_published: bool = False
     citation: ClassVar[Citation] = Citation(
         key="zhang-zhu-2017",
         kind="article",

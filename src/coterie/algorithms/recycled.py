@@ -33,11 +33,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Averaging, Citation, running_average
+from coterie.algorithms.algorithm import Citation, running_average
 from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation
-from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -58,10 +57,7 @@ class RecycledState(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecycledADMM(GraphADMM):
     mechanism: LinearPerturbation | OutputPerturbation | NoNoise
-    dual_step: ScheduleField
     recycle_weight: float
-    averaging: Averaging = "last"
-    as_published: bool = False
     citation: ClassVar[Citation] = Citation(
         key="zhang-khalili-liu-2019",
         kind="article",
