@@ -24,7 +24,7 @@ from planner_peers import Data as TwoClasses
 from planner_peers import best_fit
 
 from coterie import PrivateLogisticRegression, PrivateRidge
-from coterie.data.design import INTERCEPT_SHARE
+from coterie.data.federation import INTERCEPT_SHARE
 
 SEEDS = range(10)
 EPSILONS = (0.5, 1.0, 2.0, 4.0)

@@ -28,7 +28,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from coterie import load_adult, load_heart
 from coterie.data import CategoryColumn, NumberColumn, Schema
 from coterie.data.datasets import Dataset, _read_table
-from coterie.data.design import make_design
+from coterie.data.federation import make_design
 from coterie.data.schema import NumberLabel
 from coterie.network.channels import PairwiseSum
 from coterie.privacy.accountants import gaussian_multiplier

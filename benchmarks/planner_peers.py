@@ -31,7 +31,7 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 from coterie import PrivateLogisticRegression
-from coterie.data.design import INTERCEPT_SHARE
+from coterie.data.federation import INTERCEPT_SHARE
 from coterie.privacy.accountants import gaussian_multiplier
 
 SEEDS = range(10)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# share of the constant column, as in coterie.data.design
+# share of the constant column, as in coterie.data.federation
 INTERCEPT = 0.5
 STANDARDISING_SHARE = 0.2
 # of the longest step that does not diverge

@@ -27,7 +27,7 @@ from preprocessing import encode_before
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-from coterie.data import CategoryColumn, Label, NumberColumn, Schema, design
+from coterie.data import CategoryColumn, Label, NumberColumn, Schema, federation
 from coterie.data import schema as constants
 
 N_TRAIN, N_TEST = 4000, 3000
@@ -229,8 +229,8 @@ def noise_of(table: Table, n_features: int, rng: np.random.Generator) -> np.ndar
 
 def areas(table: Table, encoding: Encoding, share: float, noises: tuple[float, ...]) -> np.ndarray:
     """(noises, regularisers): AUC, mean over seeds."""
-    with mock.patch.object(design, "INTERCEPT_SHARE", share):
-        X = design.make_design(encoding(table), 1.0, intercept=True)
+    with mock.patch.object(federation, "INTERCEPT_SHARE", share):
+        X = federation.make_design(encoding(table), 1.0, intercept=True)
     train, test = slice(None, N_TRAIN), slice(N_TRAIN, None)
     found = np.empty((len(noises), len(REGULARISERS), SEEDS))
     for seed in range(SEEDS):
@@ -247,7 +247,7 @@ SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2)
 
 def gains_over_majority(table: Table, n_records: int) -> np.ndarray:
     """By share of noise: what the model errs less than the majority class, mean over seeds."""
-    X = design.make_design(default(table), 1.0, intercept=True)
+    X = federation.make_design(default(table), 1.0, intercept=True)
     train, test = slice(None, n_records), slice(N_TRAIN, None)
     positives = np.mean(table.label[test])
     found = np.empty((len(SHARES), SEEDS))

@@ -12,7 +12,7 @@ import numpy as np
 
 import coterie
 import coterie.audit
-from coterie.algorithms import Algorithm
+from coterie.algorithms import Algorithm, Citation
 from coterie.network.channels import Curator, SumChannel
 from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.problems import L2, Logistic, Problem
@@ -36,7 +36,14 @@ class HeavyBall(Algorithm[GradientSumGrant]):
     channel: SumChannel
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
-    citation: ClassVar[str] = "polyak-1964"
+    citation: ClassVar[Citation] = Citation(
+        key="polyak-1964",
+        kind="article",
+        authors=("Polyak, Boris T.",),
+        title="Some Methods of Speeding up the Convergence of Iteration Methods",
+        venue="USSR Computational Mathematics and Mathematical Physics",
+        year=1964,
+    )
 
     def init(self, topology, d):
         # public, and nothing private

@@ -87,6 +87,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/release.py": DOORS,
     "privacy/noise.py": ("unit/test_sampling.py", "statistical/test_noise.py"),
     "privacy/sampling.py": ("unit/test_sampling.py", "golden/test_quantile.py", "statistical/test_noise.py"),
+    "checks.py": ("unit/test_checks.py", "unit/test_data_federation.py", "unit/test_data_schema.py"),
     "plan.py": ("golden/test_accounting.py", "unit/test_views.py", "unit/test_limits.py", "unit/test_certificate.py"),
     "evaluation.py": ("unit/test_evaluation.py", "unit/test_charges.py"),
     "privacy/pairs.py": ("unit/test_pairs.py",),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from coterie.citations import CITATIONS
+from coterie.algorithms import CITATIONS
 from coterie.papers.figure import MODULES
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -24,19 +24,18 @@ import numpy as np
 
 from coterie.certificate import shown_loss
 from coterie.charts import Lines, Series, table_html
-from coterie.data.checks import plain_array, same_length, whole_number
+from coterie.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel, sum_channel
-from coterie.privacy.accountants import check_delta, check_epsilon, gaussian_epsilon, least_noise
-from coterie.privacy.events import check_adjacency
+from coterie.privacy.accountants import check_epsilon, gaussian_epsilon, least_noise
+from coterie.privacy.events import Unit, check_adjacency
 from coterie.privacy.mechanisms import ONE_NOISE, SumNoises, TableGrant
 from coterie.privacy.noise import NoiseSource, draw_many, drawn_once, law_for
 from coterie.privacy.release import unit_noise
-from coterie.promise import check_trust
+from coterie.promise import Privacy, check_trust
 from coterie.spending import Spending, Terms
 
 BINS = 20
-Trust = Literal["none", "pairs", "curator", "secure-sum"]
 
 # --- counting what a classifier answers, and metrics of the counts, be they exact or noised ---------------------------
 
@@ -266,9 +265,9 @@ def evaluate(
     adjacency: str | None = None,
     parties: Any = None,
     metrics: Sequence[str] = tuple(TABLE_OF),
-    trust: Trust = "none",
+    trust: str = "none",
     colluders: int | None = None,
-    unit: Literal["record", "party"] = "record",
+    unit: Unit = "record",
     records_per_person: int = 1,
     people_span_parties: bool = False,
     bins: int = BINS,
@@ -307,21 +306,22 @@ def evaluate(
         raise InputError(
             f"epsilon, delta, adjacency: got {epsilon}, {delta}, {adjacency}; all three are needed, or public=True"
         )
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_adjacency(adjacency)
-    _check_unit(unit, records_per_person, people_span_parties)
+    privacy = Privacy(
+        epsilon=check_epsilon(epsilon),
+        delta=delta,
+        adjacency=check_adjacency(adjacency),
+        unit=unit,
+        records_per_person=records_per_person,
+        people_span_parties=people_span_parties,
+        trust=trust,
+        colluders=colluders,
+        ledger=ledger,
+    )
     if people_span_parties and parties is None:
         raise InputError("parties: got None with people_span_parties; the noise depends on how many parties there are")
     names_of_parties, party_of, sizes = _parties(parties, len(np.asarray(y)))
     # sizes are of these rows, which other releases of the same parties need not have been of
-    terms = Terms.of(
-        adjacency,
-        unit,
-        names_of_parties,
-        records_per_person=records_per_person,
-        people_span_parties=bool(people_span_parties),
-    )
+    terms = privacy.terms(names_of_parties)
     if channel is not None:
         channel.check(len(sizes))
     of_sum = ONE_NOISE if channel is None else channel.noise(len(sizes))
@@ -420,9 +420,9 @@ class PrivateScorer:
     adjacency: str
     ledger: Spending
     metric: Literal["accuracy", "auc"] = "accuracy"
-    trust: Trust = "none"
+    trust: str = "none"
     colluders: int | None = None
-    unit: Literal["record", "party"] = "record"
+    unit: Unit = "record"
     records_per_person: int = 1
     people_span_parties: bool = False
 
@@ -458,14 +458,6 @@ class PrivateScorer:
         request = MetadataRequest(owner=type(self).__name__)
         request.score.add_request(param="parties", alias=True)
         return request
-
-
-def _check_unit(unit: str, records_per_person: int, people_span_parties: bool) -> None:
-    if unit not in ("record", "party"):
-        raise InputError(f"unit: got {unit!r}; record or party is needed")
-    whole_number("records_per_person", records_per_person, at_least=1)
-    if unit == "party" and (records_per_person > 1 or people_span_parties):
-        raise InputError("unit: got 'party' with people; a party is protected whole, whoever is in it")
 
 
 def _parties(parties: Any, n_records: int) -> tuple[list[str], np.ndarray, list[int]]:

@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-import math
 import unicodedata
 from collections.abc import Iterable
 
+from coterie.checks import positive_number
 from coterie.errors import InputError
 from coterie.serialise import serialisable
 
@@ -58,14 +58,12 @@ class Facts:
                 raise InputError(f"parties: party {name!r} has {size} records; at least 1 is needed")
         if self.n_features < 1:
             raise InputError(f"n_features: got {self.n_features}; at least 1 is needed")
-        for field in ("row_norm", "weight_bound"):
-            value = getattr(self, field)
-            if not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{field}: got {value}; a positive finite number is needed")
+        positive_number("row_norm", self.row_norm)
+        positive_number("weight_bound", self.weight_bound)
         if not 1e-100 <= self.row_norm <= 1e100:
             raise InputError(f"row_norm: got {self.row_norm}; a number between 1e-100 and 1e100 is needed")
-        if self.label_bound is not None and not (self.label_bound > 0 and math.isfinite(self.label_bound)):
-            raise InputError(f"label_bound: got {self.label_bound}; a positive finite number is needed")
+        if self.label_bound is not None:
+            positive_number("label_bound", self.label_bound)
         if self.labels is not None and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):
             raise InputError(f"labels: got {self.labels}; at least two different labels are needed")
 

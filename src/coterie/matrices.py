@@ -34,7 +34,9 @@ class Matrix:
         if isinstance(matrix, Matrix):
             return matrix
         try:
-            entries = scipy.sparse.coo_array(matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix, float))
+            entries: Any = scipy.sparse.coo_array(
+                matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix, float)
+            )
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"{name}: got a {type(matrix).__name__}; a matrix of numbers is needed ({error})"
@@ -43,7 +45,7 @@ class Matrix:
             raise InputError(f"{name}: got {entries.ndim} dimensions; a matrix has two")
         entries.sum_duplicates()
         rows, columns = (tuple(map(int, index)) for index in entries.coords)
-        m, n = (int(size) for size in entries.shape)  # type: ignore[union-attr]
+        m, n = map(int, entries.shape)
         return cls(shape=(m, n), rows=rows, columns=columns, values=tuple(map(float, entries.data)))
 
     @functools.cached_property

@@ -18,6 +18,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.charts import Lines, Network, Series, short, table_html, tiny
+from coterie.checks import whole_number
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.channels import Curator
@@ -98,9 +99,10 @@ class Plan:
         check_adjacency(self.adjacency)
         if self.unit not in ("record", "party"):
             raise InputError(f"unit: got {self.unit!r}; 'record' or 'party' is needed")
-        for name, value in (("rounds", self.n_rounds), ("records_per_person", self.records_per_person)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name}: got {value!r}; an integer >= 1 is needed")
+        # whatever NumPy handed in
+        object.__setattr__(self, "n_rounds", whole_number("rounds", self.n_rounds, at_least=1))
+        persons = whole_number("records_per_person", self.records_per_person, at_least=1)
+        object.__setattr__(self, "records_per_person", persons)
         if self.topology.n_parties != self.facts.n_parties:
             raise InputError(f"topology: {self.topology.n_parties} nodes given for {self.facts.n_parties} parties")
         self.problem.check(self.facts)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from coterie import forecast, rules
-from coterie.data.checks import whole_number
+from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.network.topology import UNRESTRICTED, make_topology

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coterie.checks import positive_number, whole_number
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.serialise import serialisable
@@ -103,7 +104,7 @@ class HuberisedHinge(_TwoLabels):
     width: float = 0.5
 
     def __post_init__(self):
-        _positive("width", self.width)
+        positive_number("width", self.width)
 
     @property
     def smoothness(self) -> float:
@@ -155,7 +156,7 @@ class Huber(_Regression):
     smoothness = 1.0
 
     def __post_init__(self):
-        _positive("threshold", self.threshold)
+        positive_number("threshold", self.threshold)
 
     @property
     def lipschitz(self) -> float:
@@ -184,8 +185,7 @@ class Multinomial(Loss):
     smoothness = 0.5
 
     def __post_init__(self):
-        if not isinstance(self.n_classes, int) or self.n_classes < 2:
-            raise InputError(f"n_classes: got {self.n_classes}; an integer >= 2 is needed")
+        object.__setattr__(self, "n_classes", whole_number("n_classes", self.n_classes, at_least=2))
 
     @property
     def n_outputs(self) -> int:
@@ -211,11 +211,6 @@ class Multinomial(Loss):
     def check(self, facts):
         if facts.labels is None or len(facts.labels) != self.n_classes:
             raise InputError(f"labels: got {facts.labels}; Multinomial(n_classes={self.n_classes}) needs that many")
-
-
-def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name}: got {value}; a positive finite number is needed")
 
 
 # the one table of names
@@ -367,8 +362,7 @@ class Ball(Regulariser):
 
     def __post_init__(self):
         _not_negative("l2", self.l2)
-        if not (self.radius > 0 and math.isfinite(self.radius)):
-            raise InputError(f"radius: got {self.radius}; a positive finite number is needed")
+        positive_number("radius", self.radius)
 
     def rest(self, f):
         # a projection lands on the sphere only up to rounding
@@ -430,8 +424,8 @@ class Problem:
                 f"record_weight, party_weight: got {self.record_weight}, {self.party_weight}; exactly one is needed"
             )
         for name, value in (("record_weight", self.record_weight), ("party_weight", self.party_weight)):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name}: got {value}; a positive finite number is needed")
+            if value is not None:
+                positive_number(name, value)
         if self.class_weight is not None and not all(w > 0 and math.isfinite(w) for w in self.class_weight):
             raise InputError(f"class_weight: got {self.class_weight}; positive finite numbers are needed")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, get_args
 
 from coterie.charts import table_html
-from coterie.data.checks import whole_number
+from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import check_delta, check_epsilon
 from coterie.privacy.events import Adjacency, Unit, check_adjacency
@@ -73,6 +73,8 @@ class Privacy:
         whole_number("records_per_person", self.records_per_person, at_least=1)
         if not isinstance(self.people_span_parties, bool):
             raise InputError(f"people_span_parties: got {self.people_span_parties!r}; True or False is needed")
+        if self.unit == "party" and (self.records_per_person > 1 or self.people_span_parties):
+            raise InputError("unit: got 'party'; records_per_person and people_span_parties are for unit 'record'")
         if self.tuning is not None and not (isinstance(self.tuning, str) and self.tuning.strip()):
             raise InputError(f"tuning: got {self.tuning!r}; a text that says what choosing the settings cost is needed")
         if self.ledger is not None and not isinstance(self.ledger, Spending):

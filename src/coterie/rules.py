@@ -61,8 +61,8 @@ from coterie import forecast
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
 from coterie.algorithms.coordinate import IN_TURN, check_coordinates
 from coterie.algorithms.gradient import as_momentum
-from coterie.data.checks import nearest, whole_number
-from coterie.data.design import INTERCEPT_SHARE
+from coterie.checks import nearest, whole_number
+from coterie.data.federation import INTERCEPT_SHARE
 from coterie.errors import InputError
 from coterie.facts import Facts
 from coterie.matrices import Matrix
@@ -99,7 +99,7 @@ class Settled:
     topology: a name, edges, a networkx graph or a `Topology`. settings: fields of the algorithm or of its mechanism, by
     name; "mechanism" chooses one where the algorithm has several. standardise: columns are standardised by noised sums,
     inside the budget, or stay as they are. intercept: the last column of the design is the constant one of
-    `coterie.data.design`.
+    `coterie.data.federation`.
     """
 
     algorithm: str | None = None

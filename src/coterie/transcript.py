@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Heard
 from coterie.charts import Lines, Series
-from coterie.data.design import Shortening
+from coterie.data.federation import Shortening
 from coterie.errors import InputError
 from coterie.network.impairments import ImpairedTopology, Impairments
 from coterie.network.selection import All, participants

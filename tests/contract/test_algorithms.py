@@ -117,7 +117,7 @@ def noised(plan):
 
 def test_a_citation_is_named(algorithm):
     """The last part is the year, so that a reader can find the paper."""
-    assert re.fullmatch(r"[a-z-]+-(19|20)\d\d", algorithm.citation)
+    assert re.fullmatch(r"[a-z-]+-(19|20)\d\d", algorithm.citation.key)
 
 
 def test_digest_survives_a_round_trip_through_json(algorithm):
@@ -164,7 +164,7 @@ def test_an_algorithm_for_one_party_keeps_the_same_promises():
         algorithm = ALGORITHMS["general-admm"](mechanism=mechanism, regulariser=L2(1.0), relaxation=0.5)
         return make_plan(algorithm, facts=facts, topology="unrestricted", **changes)
 
-    assert re.fullmatch(r"[a-z-]+-(19|20)\d\d", plan().algorithm.citation)
+    assert re.fullmatch(r"[a-z-]+-(19|20)\d\d", plan().algorithm.citation.key)
     assert Plan.from_json(plan().to_json()) == plan()
     digests = {p.digest for p in (plan(), plan(5.0), plan(rounds=4), plan(adjacency="zero-out"))}
     assert len(digests) == 4
@@ -214,7 +214,7 @@ def test_adjacency_and_delta_cannot_be_forgotten(algorithm):
         ({"adjacency": None}, "adjacency: got None;"),
         ({"unit": "person"}, "unit: got 'person';"),
         ({"records_per_person": 0}, "records_per_person: got 0;"),
-        ({"topology": "rign"}, "topology: unknown name 'rign'; did you mean 'ring'?"),
+        ({"topology": "rign"}, "topology: got 'rign'; one of "),
         ({"topology": [(0, 1), (2, 3)]}, "topology: the graph falls into 2 components ({0, 1}; {2, 3});"),
         ({"topology": nx.path_graph(5)}, "topology: the graph has 5 nodes for 4 parties"),
         ({"topology": 3}, "topology: got a int;"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.data.design import split_intercept
+from coterie.data.federation import split_intercept
 from coterie.transcript import Transcript
 
 COTERIE = Path(sys.executable).with_name("coterie")

@@ -61,7 +61,7 @@ COMMANDS = {
     "evaluate: unknown trust": (("evaluate", "run", "data.csv", *PRIVATE, "--trust", "all"), "trust"),
     "evaluate: nobody's records": (
         ("evaluate", "run", "data.csv", *PRIVATE, "--records-per-person", "0"),
-        "at least 1",
+        "an integer >= 1",
     ),
     "evaluate: no such ledger": (("evaluate", "run", "data.csv", *PRIVATE, "--ledger", "none.json"), "none.json"),
     "evaluate: a table for a ledger": (("evaluate", "run", "data.csv", *PRIVATE, "--ledger", "data.csv"), "data.csv"),
@@ -288,7 +288,7 @@ PYTHON = {
     "evaluate: unknown unit": (lambda: scored(unit="person"), "unit"),
     "evaluate: a party of people": (lambda: scored(unit="party", records_per_person=2), "unit"),
     "evaluate: people without parties": (lambda: scored(people_span_parties=True), "parties"),
-    "planner: half a record": (lambda: planner([10.5]), "sizes: got 10.5; a whole number"),
+    "planner: half a record": (lambda: planner([10.5]), "sizes: got 10.5; an integer >= 0"),
     "planner: nobody": (lambda: planner([]), "sizes: got none"),
     "encoder: an underscore in a number": (
         lambda: SchemaEncoder(SCHEMA).transform({"age": ["3_0"], "smoker": ["never"]}),

@@ -8,7 +8,7 @@ import pytest
 from coterie.algorithms import fixed_point_admm
 from coterie.data import Federation
 from coterie.engines import people
-from coterie.engines.in_process import Paths, run
+from coterie.engines.in_process import Paths, Work, choose, run
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import Sample
 from coterie.plan import Plan
@@ -97,15 +97,20 @@ def test_rows_are_kept_in_single_precision_only_where_that_loses_nothing():
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 
 
+def path_of(plan, data):
+    return choose(Work(plan, 1, 1, None, data.shards, Paths())).path.name
+
+
 def test_a_sample_and_parties_with_several_records_go_the_general_way():
     data = federation(Logistic())
     sampled = make_plan(
         Logistic(), data, channel=Curator(), regulariser=L2(1.0), clip=None, selection=Sample(count=5, seed=0)
     )
-    assert not people.states_fit(sampled, None)
+    assert path_of(sampled, data) == "general"
     larger = Federation.from_arrays(X, (SCORE > 0).astype(int), parties=np.arange(N) // 2, labels=(0, 1))
-    plan = make_plan(Logistic(), larger, channel=Curator(), regulariser=L2(1.0), clip=None)
-    assert not people.states_fit(plan, None)
+    settings = {"channel": Curator(), "regulariser": L2(1.0), "clip": None}
+    assert path_of(make_plan(Logistic(), larger, **settings), larger) == "general"
+    assert path_of(make_plan(Logistic(), data, **settings), data) == "people"
 
 
 def test_people_for_whom_a_few_steps_are_too_few_are_searched_for(monkeypatch):

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from coterie import machine
 from coterie.algorithms import SumNoisedADMM
 from coterie.data import Federation
 from coterie.engines import in_process, people
-from coterie.engines.in_process import Paths
+from coterie.engines.in_process import Paths, Work, choose
 from coterie.errors import LocalSolveError
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
@@ -208,8 +209,12 @@ def test_moves_are_those_of_the_grant(radius, strict, tolerance, l2):
         assert np.array_equal(states.reshape(N + 1, -1)[[0, 7], :D], u[[0, 7]])
 
 
+def path_of(plan, data):
+    return choose(Work(plan, 1, 1, None, data.shards, HOWEVER_SMALL)).path.name
+
+
 def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
-    assert people.moves_fit(make_plan(crowd), None, 1, 0)
+    assert path_of(make_plan(crowd), crowd) == "people in machine code"
     others = [
         make_plan(crowd, loss=Huber(0.5)),
         make_plan(crowd, regulariser=Ball(2.0)),
@@ -218,10 +223,11 @@ def test_what_it_cannot_do_goes_another_way(crowd, monkeypatch):
         make_plan(crowd, channel=SecureSum()),
     ]
     pairs = Federation.from_arrays(X[:40], Y[:40], parties=np.arange(40) // 2, row_norm=4.0, label_bound=3.0)
-    for plan in [*others, make_plan(pairs)]:
-        assert not people.moves_fit(plan, None, 1, 0)
-    monkeypatch.setattr(people.machine, "has_numba", lambda: False)
-    assert not people.moves_fit(make_plan(crowd), None, 1, 0)
+    for plan in others:
+        assert path_of(plan, crowd) != "people in machine code"
+    assert path_of(make_plan(pairs), pairs) != "people in machine code"
+    monkeypatch.setattr(machine, "has_numba", lambda: False)
+    assert path_of(make_plan(crowd), crowd) != "people in machine code"
 
 
 def test_little_work_does_not_load_numba(crowd):

@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from coterie.citations import CITATIONS
+from coterie.algorithms import CITATIONS
 from coterie.errors import InputError
 from coterie.papers import runner
 from coterie.papers.figure import MODULES, Accounting, Claim, Curve, Curves, Figure, Part, Scale, chosen, find, printed

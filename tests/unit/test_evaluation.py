@@ -254,7 +254,7 @@ def test_a_search_hands_parties_to_the_fit_and_to_the_score():
         ({**BUDGET, "trust": "all"}, "trust: got 'all'"),
         ({**BUDGET, "bins": 1}, "bins: got 1"),
         ({**BUDGET, "unit": "hospital"}, "unit: got 'hospital'"),
-        ({**BUDGET, "unit": "party", "records_per_person": 2}, "unit: got 'party' with people"),
+        ({**BUDGET, "unit": "party", "records_per_person": 2}, "unit: got 'party'; records_per_person"),
         ({**BUDGET, "people_span_parties": True}, "parties: got None with people_span_parties"),
         ({**BUDGET, "epsilon": -1.0}, "epsilon: got -1"),
         ({**BUDGET, "parties": PARTIES[:10]}, "parties: got 10 values"),

@@ -18,8 +18,7 @@ from coterie import rules
 from coterie.algorithms import StandardisedGradientDescent
 from coterie.audit.replay import check_sensitivity
 from coterie.certificate import make_certificate
-from coterie.data.design import make_design
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, make_design
 from coterie.engines.in_process import run, run_many
 from coterie.engines.inputs import numbers_in
 from coterie.errors import InputError

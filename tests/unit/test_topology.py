@@ -68,8 +68,13 @@ def test_edges_networkx_and_topology_agree_whatever_the_order():
 @pytest.mark.parametrize(
     ("graph", "n", "message"),
     [
-        ("rings", 4, "topology: unknown name 'rings'; did you mean 'ring'?"),
-        ("zzz", 4, "topology: unknown name 'zzz' (names: ring, complete,"),
+        (
+            "rings",
+            4,
+            "topology: got 'rings'; one of ring, complete, star, path, grid, random-connected, watts-strogatz, "
+            "erdos-renyi, unrestricted is needed (did you mean 'ring'?)",
+        ),
+        ("zzz", 4, "topology: got 'zzz'; one of ring, complete,"),
         ([(0, 1), (2, 3)], 4, "topology: the graph falls into 2 components ({0, 1}; {2, 3});"),
         ([(0, 1)], 3, "topology: the graph falls into 2 components ({0, 1}; {2});"),
         ([(0, 0), (0, 1)], 2, "edges: got (0, 0); two different parties of 0..1 are needed"),

@@ -1,6 +1,7 @@
 """The algorithms, each a short file that reads like its paper."""
 
-from coterie.algorithms.algorithm import Algorithm
+import coterie
+from coterie.algorithms.algorithm import Algorithm, Citation
 from coterie.algorithms.consensus import ConsensusADMM
 from coterie.algorithms.coordinate import NoisyCoordinateDescent
 from coterie.algorithms.dual_perturbed import DualPerturbedADMM
@@ -13,12 +14,11 @@ from coterie.algorithms.fixed_point import (
     fixed_point_admm,
 )
 from coterie.algorithms.general import GeneralADMM
-from coterie.algorithms.gradient import NoisyGradientDescent
+from coterie.algorithms.gradient import NoisyGradientDescent, StandardisedGradientDescent
 from coterie.algorithms.one_release import OneReleaseAverage
 from coterie.algorithms.penalty_perturbed import EdgewiseADMM, PenaltyPerturbedADMM
 from coterie.algorithms.primal_perturbed import PrimalPerturbedADMM
 from coterie.algorithms.recycled import RecycledADMM
-from coterie.algorithms.standardised import StandardisedGradientDescent
 
 # the one table of names
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -40,10 +40,25 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "general-admm": GeneralADMM,
 }
 
+# --- what to cite: Coterie itself, and the paper behind each algorithm, by key
+
+SOFTWARE = Citation(
+    key="coterie",
+    kind="software",
+    authors=("The Coterie developers",),
+    title="Coterie: private learning among parties, with a privacy loss that can be checked",
+    venue=f"Version {coterie.__version__}",
+    year=None,
+)
+CITATIONS = {cited.key: cited for cited in (SOFTWARE, *(algorithm.citation for algorithm in ALGORITHMS.values()))}
+
 __all__ = [
     "ALGORITHMS",
+    "CITATIONS",
+    "SOFTWARE",
     "Algorithm",
     "BroadcastNoisedADMM",
+    "Citation",
     "ConsensusADMM",
     "DualPerturbedADMM",
     "EdgewiseADMM",

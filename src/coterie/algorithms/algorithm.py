@@ -13,6 +13,7 @@ traced. Code is written for one repeat; engines add the repeat axis. Private sta
 None where the channel adds it.
 """
 
+import dataclasses
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import jax
@@ -38,6 +39,45 @@ class Heard(NamedTuple):
     values: jax.Array
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Citation:
+    """The paper behind an algorithm."""
+
+    key: str
+    # BibTeX's word: article, inproceedings, software
+    kind: str
+    authors: tuple[str, ...]
+    title: str
+    venue: str
+    year: int | None
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        year = "" if self.year is None else f" ({self.year})"
+        venue = f" {self.venue}." if self.venue else ""
+        return f"{_joined(self.authors)}{year}. {self.title}.{venue}"
+
+    @property
+    def bibtex(self) -> str:
+        # braces around a name without a comma keep BibTeX from splitting it
+        authors = (name if "," in name else f"{{{name}}}" for name in self.authors)
+        fields = {"author": " and ".join(authors), "title": f"{{{self.title}}}"}
+        if self.venue:
+            fields[{"article": "journal", "inproceedings": "booktitle"}.get(self.kind, "note")] = self.venue
+        if self.year is not None:
+            fields["year"] = str(self.year)
+        body = "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items())
+        return f"@{self.kind}{{{self.key},\n{body}}}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "text": self.text, "bibtex": self.bibtex}
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{'; '.join(names[:-1])} and {names[-1]}"
+
+
 class Algorithm(Generic[GrantT]):
     """`GrantT` is what its mechanism issues, and all that `local` is given to release with."""
 
@@ -45,7 +85,7 @@ class Algorithm(Generic[GrantT]):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     mechanism: Mechanism
     channel: Channel
-    citation: ClassVar[str]
+    citation: ClassVar[Citation]
     selection: Selection = EVERYBODY_WORKS
     # False: parties need not have neighbours
     needs_graph: ClassVar[bool] = True

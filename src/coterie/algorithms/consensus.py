@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast
 from coterie.network.topology import Topology
@@ -28,6 +28,15 @@ from coterie.privacy.mechanisms import ArgminGrant, Mechanism
 from coterie.privacy.objective import NoNoise
 from coterie.schedules import ScheduleField, as_schedule
 from coterie.serialise import serialisable
+
+ZHANG_ZHU_2016 = Citation(
+    key="zhang-zhu-2016",
+    kind="inproceedings",
+    authors=("Zhang, Tao", "Zhu, Quanyan"),
+    title="A Dual Perturbation Approach for Differential Private ADMM-Based Distributed Empirical Risk Minimization",
+    venue="ACM Workshop on Artificial Intelligence and Security",
+    year=2016,
+)
 
 
 class GraphState(NamedTuple):
@@ -41,6 +50,7 @@ class GraphState(NamedTuple):
     average: jax.Array
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphADMM(Algorithm[ArgminGrant]):
     """One noised or exact minimisation per party and round, then the dual step on what was heard.
 
@@ -50,8 +60,8 @@ class GraphADMM(Algorithm[ArgminGrant]):
 
     mechanism: Mechanism
     dual_step: ScheduleField
-    averaging: Averaging
-    as_published: bool
+    averaging: Averaging = "last"
+    as_published: bool = False
     channel = Broadcast()
 
     def __post_init__(self) -> None:
@@ -116,10 +126,7 @@ class ConsensusADMM(GraphADMM):
     """Conventional consensus ADMM: exact minimisers are broadcast, nothing is private."""
 
     mechanism: NoNoise
-    dual_step: ScheduleField
-    averaging: Averaging = "last"
-    as_published: bool = False
-    citation: ClassVar[str] = "zhang-zhu-2016"
+    citation: ClassVar[Citation] = ZHANG_ZHU_2016
 
     @classmethod
     def with_penalty(cls, penalty: float) -> "ConsensusADMM":

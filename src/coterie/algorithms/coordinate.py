@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel
 from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, participants
@@ -64,7 +64,14 @@ class NoisyCoordinateDescent(Algorithm[GradientSumGrant]):
     averaging: Averaging = "last"
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
-    citation: ClassVar[str] = "mangold-bellet-salmon-tommasi-2022"
+    citation: ClassVar[Citation] = Citation(
+        key="mangold-bellet-salmon-tommasi-2022",
+        kind="inproceedings",
+        authors=("Mangold, Paul", "Bellet, Aurélien", "Salmon, Joseph", "Tommasi, Marc"),
+        title="Differentially Private Coordinate Descent for Composite Empirical Risk Minimization",
+        venue="International Conference on Machine Learning",
+        year=2022,
+    )
 
     def __post_init__(self) -> None:
         check_averaging(self.averaging)

@@ -13,10 +13,9 @@ calibrates: to a loss alpha_p(t) per step with gamma noise, or by a multiplier w
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.algorithm import Averaging
-from coterie.algorithms.consensus import GraphADMM
+from coterie.algorithms.algorithm import Citation
+from coterie.algorithms.consensus import ZHANG_ZHU_2016, GraphADMM
 from coterie.privacy.objective import DualPerturbation
-from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -24,7 +23,4 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DualPerturbedADMM(GraphADMM):
     mechanism: DualPerturbation
-    dual_step: ScheduleField
-    averaging: Averaging = "last"
-    as_published: bool = False
-    citation: ClassVar[str] = "zhang-zhu-2016"
+    citation: ClassVar[Citation] = ZHANG_ZHU_2016

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, Averaging, GrantT, Heard, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, GrantT, Heard, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, SumChannel, Token
 from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk
@@ -36,6 +36,15 @@ from coterie.privacy.proximal import (
 )
 from coterie.problems import Regulariser
 from coterie.serialise import serialisable
+
+CYFFERS_BELLET_BASU_2023 = Citation(
+    key="cyffers-bellet-basu-2023",
+    kind="inproceedings",
+    authors=("Cyffers, Edwige", "Bellet, Aurélien", "Basu, Debabrota"),
+    title="From Noisy Fixed-Point Iterations to Private ADMM for Centralized and Federated Learning",
+    venue="International Conference on Machine Learning",
+    year=2023,
+)
 
 
 class CentreState(NamedTuple):
@@ -57,7 +66,7 @@ class FixedPointADMM(Algorithm[GrantT]):
     averaging: Averaging
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
-    citation: ClassVar[str] = "cyffers-bellet-basu-2023"
+    citation: ClassVar[Citation] = CYFFERS_BELLET_BASU_2023
 
     def __post_init__(self) -> None:
         check_averaging(self.averaging)

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Algorithm, Averaging, check_averaging, running_average
+from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, check_averaging, running_average
+from coterie.algorithms.fixed_point import CYFFERS_BELLET_BASU_2023
 from coterie.errors import InputError
 from coterie.matrices import Matrix
 from coterie.minimisers.one_party import minimise
@@ -47,7 +48,7 @@ class GeneralADMM(Algorithm[ImageGrant]):
     channel: ClassVar[Broadcast] = Broadcast()
     needs_graph: ClassVar[bool] = False
     bears_impairments: ClassVar[bool] = False
-    citation: ClassVar[str] = "cyffers-bellet-basu-2023"
+    citation: ClassVar[Citation] = CYFFERS_BELLET_BASU_2023
 
     def __post_init__(self) -> None:
         check_averaging(self.averaging)

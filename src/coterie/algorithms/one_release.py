@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from coterie.algorithms.algorithm import Algorithm
+from coterie.algorithms.algorithm import Algorithm, Citation
 from coterie.network.channels import Broadcast
 from coterie.privacy.mechanisms import ArgminGrant
 from coterie.privacy.objective import SoloPerturbation
@@ -22,7 +22,14 @@ class OneReleaseAverage(Algorithm[ArgminGrant]):
     mechanism: SoloPerturbation
     channel = Broadcast()
     needs_graph: ClassVar[bool] = False
-    citation: ClassVar[str] = "chaudhuri-monteleoni-sarwate-2011"
+    citation: ClassVar[Citation] = Citation(
+        key="chaudhuri-monteleoni-sarwate-2011",
+        kind="article",
+        authors=("Chaudhuri, Kamalika", "Monteleoni, Claire", "Sarwate, Anand D."),
+        title="Differentially Private Empirical Risk Minimization",
+        venue="Journal of Machine Learning Research",
+        year=2011,
+    )
 
     def init(self, topology, d):
         return jnp.zeros((topology.n_parties, d)), ()

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from coterie.algorithms.algorithm import Averaging
+from coterie.algorithms.algorithm import Citation
 from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
 from coterie.network.topology import Topology
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.schedules import Schedule, ScheduleField, as_schedule
+from coterie.schedules import Schedule, as_schedule
 from coterie.serialise import serialisable
 
 
@@ -30,10 +30,14 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PenaltyPerturbedADMM(GraphADMM):
     mechanism: PenaltyPerturbation
-    dual_step: ScheduleField
-    averaging: Averaging = "last"
-    as_published: bool = False
-    citation: ClassVar[str] = "zhang-khalili-liu-2018"
+    citation: ClassVar[Citation] = Citation(
+        key="zhang-khalili-liu-2018",
+        kind="inproceedings",
+        authors=("Zhang, Xueru", "Khalili, Mohammad Mahdi", "Liu, Mingyan"),
+        title="Improving the Privacy and Accuracy of ADMM-Based Distributed Algorithms",
+        venue="International Conference on Machine Learning",
+        year=2018,
+    )
 
 
 @serialisable

@@ -7,10 +7,9 @@ broadcast, not from what it knows: otherwise the un-noised value would leak thro
 import dataclasses
 from typing import ClassVar
 
-from coterie.algorithms.algorithm import Averaging
+from coterie.algorithms.algorithm import Citation
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import OutputPerturbation
-from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -18,7 +17,11 @@ from coterie.serialise import serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrimalPerturbedADMM(GraphADMM):
     mechanism: OutputPerturbation
-    dual_step: ScheduleField
-    averaging: Averaging = "last"
-    as_published: bool = False
-    citation: ClassVar[str] = "zhang-zhu-2017"
+    citation: ClassVar[Citation] = Citation(
+        key="zhang-zhu-2017",
+        kind="article",
+        authors=("Zhang, Tao", "Zhu, Quanyan"),
+        title="Dynamic Differential Privacy for ADMM-Based Distributed Classification Learning",
+        venue="IEEE Transactions on Information Forensics and Security",
+        year=2017,
+    )

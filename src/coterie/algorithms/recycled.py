@@ -33,11 +33,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.algorithms.algorithm import Averaging, running_average
+from coterie.algorithms.algorithm import Citation, running_average
 from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation
-from coterie.schedules import ScheduleField
 from coterie.serialise import serialisable
 
 
@@ -58,11 +57,15 @@ class RecycledState(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecycledADMM(GraphADMM):
     mechanism: LinearPerturbation | OutputPerturbation | NoNoise
-    dual_step: ScheduleField
     recycle_weight: float
-    averaging: Averaging = "last"
-    as_published: bool = False
-    citation: ClassVar[str] = "zhang-khalili-liu-2019"
+    citation: ClassVar[Citation] = Citation(
+        key="zhang-khalili-liu-2019",
+        kind="article",
+        authors=("Zhang, Xueru", "Khalili, Mohammad Mahdi", "Liu, Mingyan"),
+        title="Recycled ADMM: Improving the Privacy and Accuracy of Distributed Algorithms",
+        venue="IEEE Transactions on Information Forensics and Security",
+        year=2019,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+from coterie.checks import positive_number
 from coterie.errors import CoterieError, InputError
 from coterie.privacy.noise import Law
 from coterie.problems import Loss, Records
@@ -50,8 +51,7 @@ class Step:
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in ("weight", "strong_convexity", "noise_scale")}
         for name, value in (numbers | {"loss: its largest slope": self.loss.lipschitz}).items():
-            if not 0 < value < math.inf:
-                raise InputError(f"{name}: got {value}; a positive finite number is needed")
+            positive_number(name, value)
         if self.law not in _DENSITIES:
             raise InputError(f"law: got {self.law!r}; one of {', '.join(_DENSITIES)} is needed")
         if not 1 <= len(self.offset) <= 3:

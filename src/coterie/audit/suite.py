@@ -1,7 +1,6 @@
 """All checks on all instances, one finding each, and the same for an algorithm or mechanism of one's own."""
 
 import dataclasses
-import difflib
 import math
 import multiprocessing
 import tempfile
@@ -29,6 +28,7 @@ from coterie.audit import (
 from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of, path_instances
 from coterie.audit.recording import Workbench
+from coterie.checks import nearest
 from coterie.errors import CoterieError, InputError
 from coterie.machine import end_with_parent
 from coterie.plan import Plan
@@ -123,9 +123,8 @@ def audit(
     names = tuple(names)
     for name in names:
         if name not in ALGORITHMS:
-            near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"name: unknown {name!r}{hint} (known: {', '.join(ALGORITHMS)})")
+            known = ", ".join(ALGORITHMS)
+            raise InputError(f"name: got {name!r}; one of {known} is needed{nearest(name, ALGORITHMS)}")
     found = [*enumerate_instances(names), *(each for each in path_instances() if not names or each.name in names)]
     if quick:
         found = list(_one_of_each(found))

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from coterie.algorithms import ALGORITHMS
-from coterie.citations import CITATIONS, SOFTWARE
+from coterie.algorithms import ALGORITHMS, SOFTWARE
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, Curator, PairwiseSum, SecureSum, Token
 from coterie.plan import Plan
@@ -140,7 +139,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "total": _total(plan, epsilon, declared),
         "audit": declared.audit or "not audited",
         "not_covered": list(_not_covered(plan, declared.reproducible)),
-        "cite": [CITATIONS[key].text for key in (SOFTWARE.key, plan.algorithm.citation) if key in CITATIONS],
+        "cite": [SOFTWARE.text, plan.algorithm.citation.text],
         **({} if declared.sites is None else {"sites": declared.sites}),
     }
 

@@ -1,15 +1,18 @@
 """`coterie cite`: what to cite."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from coterie.algorithms import Citation
 
 EXAMPLES = "Examples: coterie cite; coterie cite recycled-admm; coterie cite walk-admm --bibtex; coterie cite --json"
 
 
 def _keys(incomplete: str) -> list[str]:
-    from coterie.citations import CITATIONS
+    from coterie.algorithms import CITATIONS
 
     return [key for key in CITATIONS if key.startswith(incomplete)]
 
@@ -23,12 +26,27 @@ def cite(
     json_list: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
 ) -> None:
     """Print what to cite: Coterie, and the paper behind each algorithm."""
-    from coterie.algorithms import ALGORITHMS
-    from coterie.citations import cite as find
-
-    found = find(names or [], ALGORITHMS)
+    found = _found(names or [])
     if json_list:
         typer.echo(json.dumps([citation.as_dict() for citation in found]))
         return
     for citation in found:
         typer.echo(citation.bibtex if bibtex else f"{citation.key}\n    {citation.text}")
+
+
+def _found(names: list[str]) -> "list[Citation]":
+    """Coterie and the papers behind `names`: keys, or algorithms; without names, everything."""
+    from coterie.algorithms import ALGORITHMS, CITATIONS, SOFTWARE
+    from coterie.checks import nearest
+    from coterie.errors import InputError
+
+    keys = [SOFTWARE.key] if names else list(CITATIONS)
+    known = (*ALGORITHMS, *CITATIONS)
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"name: got {name!r}; an algorithm or the key of a paper is needed{nearest(name, known)} "
+                f"(algorithms: {', '.join(ALGORITHMS)})"
+            )
+        keys.append(ALGORITHMS[name].citation.key if name in ALGORITHMS else name)
+    return [CITATIONS[key] for key in dict.fromkeys(keys)]

@@ -20,7 +20,7 @@ from coterie.certificate import Certificate, make_certificate
 from coterie.cli.spec.execution import model_of
 from coterie.cli.spec.fitted import ProbableModel, exact_result
 from coterie.data import Federation, load_adult, partition
-from coterie.data.design import split_intercept
+from coterie.data.federation import split_intercept
 from coterie.engines.in_process import Progress, run
 from coterie.errors import MissingExtraError
 from coterie.plan import Plan

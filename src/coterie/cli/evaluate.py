@@ -51,8 +51,8 @@ def evaluate(
     Of private records, counts are released under noise for (epsilon, delta), and charged to --ledger before anything is
     computed; with --public the numbers are exact, and are for records that everybody may know.
     """
+    from coterie.checks import values_shown
     from coterie.cli.spec.fitted import FittedModel, ProbableModel, exact_result
-    from coterie.data.checks import values_shown
     from coterie.data.tables import Dialect
     from coterie.errors import InputError
 
@@ -99,7 +99,7 @@ def evaluate(
             adjacency=adjacency,
             parties=parties,
             metrics=("accuracy", "class-error", "auc", *calibration),
-            trust=trust,  # type: ignore[arg-type]  # checked there
+            trust=trust,
             colluders=colluders,
             records_per_person=records_per_person,
             public=public,

@@ -35,9 +35,9 @@ def predict(
     knows them. The table needs the columns of the schema, not the label. What is predicted costs nobody in the training
     data anything; it is about the people in the table.
     """
+    from coterie.checks import values_shown
     from coterie.cli.spec.fitted import FittedModel
     from coterie.cli.spec.schemas import write_new
-    from coterie.data.checks import values_shown
     from coterie.data.tables import Dialect
 
     with values_shown(show_values):

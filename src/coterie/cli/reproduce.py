@@ -84,7 +84,7 @@ def _tell(result: "Reproduced") -> None:
 
 
 def _list(json_list: bool) -> None:
-    from coterie.citations import CITATIONS
+    from coterie.algorithms import CITATIONS
     from coterie.papers.figure import MODULES, find
 
     figures = find(MODULES)

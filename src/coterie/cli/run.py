@@ -113,10 +113,10 @@ def _run(
     if out is not None and not plan_only:
         check_free(out)
 
+    from coterie.checks import values_shown
     from coterie.cli.report import add_report
     from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
     from coterie.cli.terminal import mute_output, shown_progress
-    from coterie.data.checks import values_shown
     from coterie.errors import CoterieError
     from coterie.stopping import StoppedInTime
 

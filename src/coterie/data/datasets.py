@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.checks import nearest
+from coterie.checks import nearest
 from coterie.data.schema import CategoryColumn, Label, NumberColumn, Schema
 from coterie.errors import InputError
 

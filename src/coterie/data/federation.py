@@ -1,15 +1,26 @@
-"""A federation: the parties' shards, held to public bounds, and the facts that everybody may know."""
+"""A federation: the parties' shards, held to public bounds, and the facts that everybody may know.
+
+What is fitted is a design, the same for estimators and specs: rows held to a public norm, and a constant column for the
+intercept.
+
+    design row = (x projected to norm <= bound, INTERCEPT_SHARE * bound) / sqrt(1 + INTERCEPT_SHARE^2)
+
+so that a design row has norm <= bound too. The constant is a column like any other: regularised, and paid for in noise.
+At one half it raises the sensitivity by 12 %; at one, by 41 % for an intercept that is barely freer.
+"""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data import checks
-from coterie.data.design import make_design, project_rows, row_norms
+from coterie import checks
 from coterie.errors import InputError
 from coterie.facts import Facts
+
+INTERCEPT_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +102,7 @@ class Federation:
         sample_weight: ones when left out.
         weight_bound: weights are clipped to [0, weight_bound], and noise is sized for it.
         min_records: parties with fewer records are refused; 1 allows people as parties.
-        intercept: append the constant column of `coterie.data.design`; rows keep the same norm.
+        intercept: append the constant column of a design; rows keep the same norm.
         data_derived: names of facts that preprocessing already read off the data.
 
         `labels`, `label_bound`, `row_norm` and `weight_bound` may be "from-data": the fact is then read off the
@@ -246,3 +257,70 @@ def _label_positions(
             f"y: row {row} has a label{checks.quoted(value)} that is not in labels={tuple(values)}"
         ) from None
     return np.array(positions, dtype=np.float64), tuple(str(value) for value in values)
+
+
+# --- rows of a design -------------------------------------------------------------------------------------------------
+
+
+def row_norms(X: np.ndarray) -> np.ndarray:
+    """2-norms that do not overflow on the way."""
+    peak, direction_norm = _peak_and_direction_norm(X)
+    with np.errstate(over="ignore"):
+        return peak * direction_norm
+
+
+def _peak_and_direction_norm(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    peak = np.abs(X).max(axis=1, initial=0.0)
+    direction = X / np.where(peak > 0, peak, 1.0)[:, None]
+    return peak, np.maximum(np.linalg.norm(direction, axis=1), 1.0)
+
+
+def project_rows(X: np.ndarray, bound: float) -> np.ndarray:
+    """Rows scaled down to norm `bound` where they are longer; the others are returned unchanged."""
+    peak, direction_norm = _peak_and_direction_norm(X)
+    largest_peak = bound / direction_norm
+    projected = X.copy()
+    longer = peak > largest_peak
+    projected[longer] = X[longer] / peak[longer, None] * largest_peak[longer, None]
+    # Rounding can leave a norm one step above the bound, and the bound is what sensitivity rests on.
+    while (above := np.linalg.norm(projected, axis=1) > bound).any():
+        projected[above] *= 1 - 2.0**-52
+    return projected
+
+
+class Shortening(NamedTuple):
+    """How rows are shortened once more, about a centre and by columns: x/bound - centre, times scale, to norm 1."""
+
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, X: np.ndarray, bound: float) -> np.ndarray:
+        """Of rows that are held to `bound`."""
+        apart = project_rows(X, bound) / bound - self.centre
+        length = np.linalg.norm(apart * self.scale, axis=1, keepdims=True)
+        return bound * (self.centre + apart / np.maximum(length, 1.0))
+
+    def of_design(self, design: np.ndarray, bound: float) -> np.ndarray:
+        """Of rows of a design, whose constant column, if it has one, stays."""
+        features, constant = np.split(design, [len(self.centre)], axis=1)
+        room = math.sqrt(bound**2 - float((constant[:1] ** 2).sum()))
+        return np.column_stack([self(features, room), constant])
+
+
+def make_design(X: np.ndarray, bound: float, *, intercept: bool) -> np.ndarray:
+    rows = project_rows(X, bound)
+    if not intercept:
+        return rows
+    design = np.empty((len(X), X.shape[1] + 1))
+    design[:, :-1] = rows
+    design[:, -1] = INTERCEPT_SHARE * bound
+    design /= math.sqrt(1 + INTERCEPT_SHARE**2)
+    return design
+
+
+def split_intercept(coefficients: np.ndarray, bound: float, *, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(coef, intercept) for projected rows, from coefficients of the design (last axis: columns)."""
+    if not intercept:
+        return coefficients, np.zeros(coefficients.shape[:-1])
+    scaled = coefficients / math.sqrt(1 + INTERCEPT_SHARE**2)
+    return scaled[..., :-1], scaled[..., -1] * (INTERCEPT_SHARE * bound)

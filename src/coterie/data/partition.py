@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data import checks
+from coterie import checks
 from coterie.errors import InputError
 
 

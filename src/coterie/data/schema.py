@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data.checks import is_missing, nearest, quoted
+from coterie.checks import is_missing, nearest, quoted
 from coterie.errors import InputError
 from coterie.facts import check_plain
 from coterie.serialise import file_text, read_toml

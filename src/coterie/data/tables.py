@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data.checks import BLANKS, nearest
+from coterie.checks import BLANKS, nearest
 from coterie.errors import InputError, MissingExtraError
 
 # rows of a CSV file that are held as texts at a time

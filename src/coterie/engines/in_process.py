@@ -19,6 +19,7 @@ import numpy as np
 
 from coterie import machine
 from coterie.algorithms.consensus import GraphADMM
+from coterie.checks import whole_number
 from coterie.data.federation import Federation
 from coterie.engines import people, rounds
 from coterie.engines.argmin import Argmins
@@ -241,6 +242,8 @@ def _minimises(work: Work) -> bool:
 _MINIMISES = ("a graph algorithm, a smooth regulariser and no impairments", _minimises)
 _ON_PROCESSOR = ("a processor, not a GPU", lambda work: jax.default_backend() == "cpu")
 _NUMBA = ("Numba (the extra 'fast')", lambda work: machine.has_numba())
+_A_SINGLE_PLAN = ("a single plan", lambda work: work.n_problems == work.repeats)
+_ONE_RECORD_EACH = ("people with one record each", lambda work: work.plan.facts.largest == 1)
 
 
 def _fits_in_memory(work: Work) -> bool:
@@ -359,10 +362,11 @@ PATHS = (
     Path(
         name="people in machine code",
         conditions=(
-            ("a single plan", lambda work: work.n_problems == work.repeats),
+            _A_SINGLE_PLAN,
             _ON_PROCESSOR,
             _NUMBA,
-            ("people with one record and squared loss, whose sum a curator noises, and enough work", _people_fit),
+            _ONE_RECORD_EACH,
+            ("squared loss, one grant for all, a sum that a curator noises, and enough work", _people_fit),
         ),
         start=_start_people_in_machine_code,
         block=lambda work: people.block_length(work.plan, work.repeats, work.paths.blocks),
@@ -387,9 +391,10 @@ PATHS = (
     Path(
         name="people",
         conditions=(
-            ("a single plan", lambda work: work.n_problems == work.repeats),
+            _A_SINGLE_PLAN,
+            _ONE_RECORD_EACH,
             (
-                "people with one record, all at work in every round, whose states' sum is noised",
+                "everybody at work in every round under one grant, and states whose sum is noised",
                 lambda work: people.states_fit(work.plan, work.impairments),
             ),
         ),
@@ -398,7 +403,13 @@ PATHS = (
     ),
     Path(
         name="solved together",
-        conditions=(("parties with many records, a smooth regulariser and a loss of one score", _solved_together),),
+        conditions=(
+            (
+                "a party with many records",
+                lambda work: work.plan.facts.largest * work.plan.facts.n_features >= work.paths.together_from,
+            ),
+            ("a smooth regulariser and a loss of one score", _solved_together),
+        ),
         start=_start_together,
     ),
     Path(name="general", conditions=(), start=_start_general),
@@ -506,8 +517,7 @@ def _all_take(path: Any, works: Sequence[Work]) -> bool:
 def _check(plan: Plan, federation: Federation, repeats: int) -> None:
     if federation.facts != plan.facts:
         raise InputError("federation: its public facts differ from those the plan was made for; make a new plan")
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise InputError(f"repeats: got {repeats!r}; an integer >= 1 is needed")
+    whole_number("repeats", repeats, at_least=1)
 
 
 def _execute(

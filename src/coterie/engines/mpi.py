@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from coterie import checks
 from coterie.algorithms.algorithm import Algorithm
 from coterie.engines.checkpoint import Checkpoint, noise_of_records, records_mark
 from coterie.engines.in_process import Paths
@@ -173,8 +174,7 @@ def run(
         noise = drawn_once(noise)
     elif noise is not None and not isinstance(noise, Seeded):
         raise InputError("noise: a run with a checkpoint draws its own, which it can repeat; leave it out")
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise InputError(f"every: got {every!r}; an integer >= 1 is needed")
+    checks.whole_number("every", every, at_least=1)
     plan.check_flow()
     saved = None if checkpoint is None else Checkpoint(checkpoint, rank=comm.rank)
     common = whole_identity(plan, comm.size, noise, identity)

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie import machine
 from coterie.algorithms import BroadcastNoisedADMM, SumNoisedADMM
 from coterie.engines.inputs import RoundInputs
 from coterie.engines.rounds import Program, at_round
@@ -48,13 +47,12 @@ from coterie.problems import Records
 
 
 def states_fit(plan: Plan, impairments: Impairments | None) -> bool:
-    """People with one record and one score, all at work in every round, under the same grant."""
+    """Of people with one record: one score each, all at work in every round, under the same grant."""
     index = plan.issued[1]
     return (
         type(plan.algorithm) is BroadcastNoisedADMM
         and isinstance(plan.algorithm.selection, All)
         and impairments is None
-        and plan.facts.largest == 1
         and plan.problem.loss.n_outputs == 1
         and bool(np.all(index == index[:, :1]))
         and all(few_enough(cast(StateGrant, grant), plan.facts.n_parties) for grant in plan.issued[0])
@@ -130,19 +128,16 @@ BLOCK_WORK = 2**28
 
 
 def moves_fit(plan: Plan, impairments: Impairments | None, repeats: int, enough_work: float = ENOUGH_WORK) -> bool:
-    """People with one record and squared loss, all under the same grant, whose sum is noised by a curator."""
+    """Of people with one record: squared loss, all under the same grant, and a sum that is noised by a curator."""
     algorithm, (grants, index) = plan.algorithm, plan.issued
     return (
         type(algorithm) is SumNoisedADMM
         and type(algorithm.channel) is Curator
         and impairments is None
-        and plan.facts.largest == 1
         and can_take(grants, plan.problem, plan.facts.n_parties)
         and bool(np.all(index == index[:, :1]))
         and algorithm.coordinator_regulariser.as_soft_threshold(1.0) is not None
         and _work(plan, repeats) >= enough_work
-        and machine.has_numba()
-        and jax.default_backend() == "cpu"
     )
 
 

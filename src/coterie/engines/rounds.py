@@ -103,10 +103,10 @@ def compiled(program: Program) -> Callable[..., Any]:
 
 def advance(program: Program, *arguments: Any) -> tuple[Any, Any]:
     """`Rounds.advance`, with fast minimisers where the program says so; with plain ones else, and where these miss."""
+    if program.together_from is None:
+        return compiled(program)(*arguments)
     with solved_together(program.together_from):
         found = compiled(program)(*arguments)
-    if program.together_from is None:
-        return found
     return unless_missed(found, lambda: advance(dataclasses.replace(program, together_from=None), *arguments))
 
 

@@ -54,11 +54,11 @@ def kept_compilations() -> Iterator[None]:
     Without a writable folder nothing changes; whoever has set up JAX's own cache, or turned it off, keeps that.
     """
     folder = cache_folder("xla")
-    config = jax.config
-    if folder is None or config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+    config: Any = jax.config
+    if folder is None or config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:
         yield
         return
-    before = config.jax_persistent_cache_min_compile_time_secs  # type: ignore[attr-defined]
+    before = config.jax_persistent_cache_min_compile_time_secs
     _point_to(str(folder), WORTH_KEEPING_S)
     try:
         yield

@@ -17,9 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from coterie import rules
 from coterie.certificate import Certificate, cautions, make_certificate, price, shown_loss
 from coterie.charts import Bar, Bars, table_html
-from coterie.data.checks import positive_number
-from coterie.data.design import Shortening, make_design, project_rows, row_norms, split_intercept
-from coterie.data.federation import Federation
+from coterie.checks import positive_number
+from coterie.data.federation import Federation, Shortening, make_design, project_rows, row_norms, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
@@ -435,7 +434,8 @@ class PrivateLinearModel(BaseEstimator, Fitted):
 
     def __getstate__(self) -> dict[str, Any]:
         """A plan's grants cannot be copied, by design, so the plan travels as text and issues them again."""
-        state: dict[str, Any] = {**super().__getstate__()}  # type: ignore[dict-item]
+        kept: Any = super().__getstate__()
+        state: dict[str, Any] = {**kept}
         transcript = state.get("transcript_")
         if transcript is not None:
             state["transcript_"] = (transcript.plan.to_json(), transcript.releases, transcript.reproducible)

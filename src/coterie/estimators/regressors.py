@@ -9,7 +9,7 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model import Lasso, Ridge
 from sklearn.pipeline import Pipeline
 
-from coterie.data.checks import positive_number
+from coterie.checks import positive_number
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
 from coterie.facts import Facts

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.data.design import make_design, split_intercept
+from coterie.data.federation import make_design, split_intercept
 from coterie.data.schema import Column, NumberColumn, Schema
 from coterie.facts import Facts
 from coterie.problems import Logistic, Loss

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from coterie.checks import whole_number
 from coterie.errors import CoterieError, InputError
 from coterie.privacy import composition
 from coterie.privacy.composition import Price, is_number
@@ -266,7 +267,7 @@ class State:
 
     def _reserved(self, number: int, at: float, *, price: Any, terms: Any, **texts: Any) -> None:
         booked = Reservation(number, at, price=Price.from_dict(price), terms=Terms(**terms), **texts)
-        checked_count("rounds", booked.rounds)
+        whole_number("rounds", booked.rounds, at_least=1)
         for name in ("run", "data", "plan", "what", "by"):
             checked_text(name, getattr(booked, name), empty=name in ("what", "by"))
         if booked.run in self.runs:
@@ -412,9 +413,3 @@ def checked_text(name: str, text: Any, *, empty: bool = False) -> str:
             "needed"
         )
     return text
-
-
-def checked_count(name: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise InputError(f"{name}: got {value!r}; an integer >= 1 is needed")
-    return value

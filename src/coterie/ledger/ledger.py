@@ -18,6 +18,7 @@ from typing import Any, get_args
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coterie.charts import table_html
+from coterie.checks import whole_number
 from coterie.errors import CoterieError, InputError
 from coterie.ledger.entries import (
     FORMAT,
@@ -34,7 +35,6 @@ from coterie.ledger.entries import (
     Terms,
     Total,
     canonical,
-    checked_count,
     checked_text,
     limit_shown,
     public,
@@ -200,7 +200,7 @@ class Ledger:
         texts = {"run": run, "data": data, "plan": plan}
         body = {name: checked_text(name, text) for name, text in texts.items()}
         body |= {"what": checked_text("what", what, empty=True), "by": checked_text("by", by, empty=True)}
-        body |= {"rounds": checked_count("rounds", rounds), "price": price.to_dict()}
+        body |= {"rounds": whole_number("rounds", rounds, at_least=1), "price": price.to_dict()}
         body = {"kind": "reserved", **body, "terms": dataclasses.asdict(terms)}
         with self._writing():
             known = self._state.runs.get(run)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.network.topology import AllPairs, Topology
 from coterie.privacy.events import AGGREGATES, EVERYBODY, PEER, Observer, coalition
@@ -112,13 +113,12 @@ class PairwiseSum(_Aggregating):
     name = "pairwise-sum"
 
     def __post_init__(self) -> None:
-        if isinstance(self.colluders, bool) or not isinstance(self.colluders, (int, np.integer)) or self.colluders < 0:
-            raise InputError(f"colluders: got {self.colluders!r}; an integer >= 0 is needed")
+        whole_number("colluders", self.colluders, at_least=0)
         if self.graph is not None and self.graph.unrestricted:
             raise InputError("graph: got 'unrestricted'; who shares noise with whom must be known")
 
     @property
-    def observers(self) -> tuple[Observer, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def observers(self) -> tuple[Observer, ...]:
         return (coalition(self.colluders),)
 
     def pairs(self, n_parties: int) -> PairNoise:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.network.topology import Topology
 from coterie.serialise import serialisable
@@ -111,7 +112,7 @@ class Sample(Selection):
 
     def __post_init__(self) -> None:
         _check_seed(self.seed)
-        _check_whole("count", self.count)
+        whole_number("count", self.count, at_least=1)
 
     def check(self, topology):
         if self.count > topology.n_parties:
@@ -177,7 +178,7 @@ class Walk(Selection):
     def __post_init__(self) -> None:
         _check_seed(self.seed, may_be_secret=True)
         if self.most_visits is not None:
-            _check_whole("most_visits", self.most_visits)
+            whole_number("most_visits", self.most_visits, at_least=1)
 
     def draw(self, n_rounds, topology, uniform):
         return self.works(self.path(n_rounds, topology, uniform), topology)
@@ -222,8 +223,3 @@ def _check_seed(seed: Any, *, may_be_secret: bool = False) -> None:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         wanted = "an integer >= 0, or None for a secret selection," if may_be_secret else "an integer >= 0"
         raise InputError(f"seed: got {seed!r}; {wanted} is needed")
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise InputError(f"{name}: got {value!r}; an integer >= 1 is needed")

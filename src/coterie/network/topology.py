@@ -1,7 +1,6 @@
 """Who hears whom: connected undirected graphs from names, edge lists or networkx objects."""
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import math
@@ -12,6 +11,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from coterie.checks import nearest
 from coterie.errors import InputError
 from coterie.serialise import serialisable
 
@@ -142,9 +142,8 @@ def make_topology(graph: Any, n_parties: int, *, seed: int = 0) -> Topology:
         topology = Topology(n_parties, (), unrestricted=True)
     elif isinstance(graph, str):
         if graph not in GRAPHS:
-            near = difflib.get_close_matches(graph, (*GRAPHS, UNRESTRICTED), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"topology: unknown name {graph!r}{hint} (names: {', '.join((*GRAPHS, UNRESTRICTED))})")
+            names = (*GRAPHS, UNRESTRICTED)
+            raise InputError(f"topology: got {graph!r}; one of {', '.join(names)} is needed{nearest(graph, names)}")
         topology = _named(graph, n_parties, seed)
     elif isinstance(graph, nx.Graph):
         topology = _from_networkx(graph)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coterie.data.checks import nearest
+from coterie.checks import nearest
 from coterie.errors import InputError
 
 if TYPE_CHECKING:

@@ -213,14 +213,14 @@ def _check_resumable(figure: Figure, scale: Scale, directory: Path) -> None:
 def _keep(path: Path, curves: list[Curve]) -> None:
     """All of a part or nothing: written beside its place and moved there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, np.ndarray] = {"names": np.array([(c.panel, c.name) for c in curves], dtype=np.str_)}
+    arrays: dict[str, Any] = {"names": np.array([(c.panel, c.name) for c in curves], dtype=np.str_)}
     for i, curve in enumerate(curves):
         for field in ("x", "y", "low", "high"):
             if (values := getattr(curve, field)) is not None:
                 arrays[f"{i} {field}"] = np.asarray(values, dtype=float)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)
     os.replace(partial, path)
 
 
@@ -229,7 +229,14 @@ def _kept(path: Path) -> list[Curve] | None:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             stored = {key: arrays[key] for key in arrays.files}
         return [
-            Curve(str(panel), str(name), *(stored.get(f"{i} {field}") for field in ("x", "y", "low", "high")))  # type: ignore[arg-type]
+            Curve(
+                str(panel),
+                str(name),
+                stored[f"{i} x"],
+                stored[f"{i} y"],
+                stored.get(f"{i} low"),
+                stored.get(f"{i} high"),
+            )
             for i, (panel, name) in enumerate(stored["names"])
         ]
     except (OSError, BadZipFile, KeyError, ValueError):

@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import Ledger, check_delta, epsilon, gaussian_delta, pure_epsilon
 
@@ -77,8 +78,7 @@ class Price:
             raise InputError(f"curve: two rows of {len(ORDERS)} divergences are needed")
         if not all(is_number(value) and value >= 0 for value in others):
             raise InputError("curve, gaussian, pure: numbers >= 0 are needed")
-        if type(self.records) is not int or self.records < 1:
-            raise InputError(f"records: got {self.records!r}; an integer >= 1 is needed")
+        object.__setattr__(self, "records", whole_number("records", self.records, at_least=1))
 
     @classmethod
     def of(cls, ledger: Ledger, delta: float, *, stated: float | None = None, records: int = 1) -> "Price":

@@ -8,7 +8,7 @@ A loss is always a loss against somebody who sees certain things: the observer.
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr  # pyright: ignore[reportMissingTypeStubs]
@@ -24,7 +24,7 @@ Unit = Literal["record", "party"]
 def check_adjacency(adjacency: object) -> Adjacency:
     if adjacency not in get_args(Adjacency):
         raise InputError(f"adjacency: got {adjacency!r}; one of {', '.join(get_args(Adjacency))} is needed")
-    return adjacency  # type: ignore[return-value]
+    return cast(Adjacency, adjacency)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ it A x, moves by at most gamma G/w. Noise on y is noise on A x inside the range 
 """
 
 import dataclasses
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.errors import InputError, PrivacyPreconditionError
+from coterie.checks import positive_number
+from coterie.errors import PrivacyPreconditionError
 from coterie.matrices import Matrix
 from coterie.minimisers.one_party import minimise
 from coterie.privacy.mechanisms import Grant, Mechanism, PartyFacts, issue, output_event, steps_of, untouched
@@ -84,8 +84,7 @@ class ImageNoise(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "A", Matrix.of("A", self.A))
         object.__setattr__(self, "noise_multiplier", as_schedule("noise_multiplier", self.noise_multiplier))
-        if not (self.prox_step > 0 and math.isfinite(self.prox_step)):
-            raise InputError(f"prox_step: got {self.prox_step}; a positive finite number is needed")
+        positive_number("prox_step", self.prox_step)
         if not self.A.smallest_singular_value > 0:
             raise PrivacyPreconditionError("A: its columns are linearly dependent; full column rank is needed")
 

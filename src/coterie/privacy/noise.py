@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
+from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.machine import on_cores
 from coterie.privacy import sampling
@@ -142,8 +143,7 @@ class Seeded(_Source):
     reproducible = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"seed: got {self.seed!r}; an integer >= 0 is needed")
+        whole_number("seed", self.seed, at_least=0)
 
     @functools.cached_property
     def _key(self) -> bytes:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from coterie.checks import positive_number
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.minimisers.one_party import lies_on_a_line, minimise, slope_at_minimum
 from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
@@ -261,8 +262,7 @@ class ProximalMechanism(Mechanism):
             # whatever NumPy handed in
             object.__setattr__(self, name, float(getattr(self, name)))
         check_clip(self.clip)
-        if not (self.prox_step > 0 and math.isfinite(self.prox_step)):
-            raise InputError(f"prox_step: got {self.prox_step}; a positive finite number is needed")
+        positive_number("prox_step", self.prox_step)
         if not 0 < self.relaxation <= 1:
             raise InputError(f"relaxation: got {self.relaxation}; a number in (0, 1] is needed")
 

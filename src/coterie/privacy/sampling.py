@@ -260,15 +260,15 @@ class _Number:
         self.bits += _MORE_BITS
         self.asked += 1
 
-    def ends(self, margin: int) -> tuple[Any, Any]:
-        """Between which U lies, as numbers of `margin` more bits than are known."""
-        self.context.prec = self.bits + margin
+    def ends(self) -> tuple[Any, Any]:
+        """Between which U lies, as numbers of 64 more bits than are known."""
+        self.context.prec = self.bits + 64
         return tuple(self.context.ldexp(self.context.mpf(end), -self.bits) for end in (self.known, self.known + 1))
 
     def uniform(self, bits: int) -> Any:
         while self.bits < bits or self.known == 0:
             self.extend()
-        return self.ends(64)[1]
+        return self.ends()[1]
 
 
 def _normal(number: _Number, bits: int) -> Any:
@@ -294,7 +294,7 @@ def _rounded_exactly(number: _Number, steps: float) -> float:
     mp = number.context
     while True:
         number.extend()
-        low, high = number.ends(64)
+        low, high = number.ends()
         if low > 0 and high < 1:
             room = mp.ldexp(1, 40 - number.bits)
             below, above = (mp.mpf(steps) * _inverse(mp, end) + 0.5 for end in (low, high))
@@ -315,7 +315,7 @@ def _is_kept(coin: _Number, n: int, steps: float) -> bool:
     mp = coin.context
     while True:
         coin.extend()
-        low, high = coin.ends(64)
+        low, high = coin.ends()
 
         def weight(n: int) -> Any:
             """c(n) but for a constant: the normal probability of the bin over the density in its middle."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.algorithms import ALGORITHMS
-from coterie.data.checks import nearest
+from coterie.checks import nearest
 from coterie.errors import InputError
 from coterie.facts import check_plain
 from coterie.keys import Identity

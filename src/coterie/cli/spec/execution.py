@@ -19,7 +19,7 @@ from coterie.cli.spec.fitted import FittedModel, exact_result
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
-from coterie.data.design import make_design, split_intercept
+from coterie.data.federation import make_design, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import CoterieError, InputError
 from coterie.facts import Facts

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coterie.data import Schema
-from coterie.data.design import Shortening, project_rows
+from coterie.data.federation import Shortening, project_rows
 from coterie.data.tables import Table
 from coterie.errors import InputError
 from coterie.serialise import file_text, read_json

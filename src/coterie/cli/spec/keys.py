@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.data.checks import nearest
+from coterie.checks import nearest
 from coterie.errors import InputError, short
 from coterie.serialise import read_toml
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from coterie import rules
 from coterie.certificate import Certificate, Past, make_certificate
+from coterie.checks import quoted
 from coterie.cli.spec import keys
 from coterie.cli.spec.keys import one_of
 from coterie.cli.spec.reading import PRIVATE, DataSection, ProblemSection, Spec
 from coterie.data import Federation, Label, Schema, load, partition
-from coterie.data.checks import quoted
-from coterie.data.design import make_design
+from coterie.data.federation import make_design
 from coterie.data.schema import wanted_columns
 from coterie.data.tables import Dialect, Table, read_columns
 from coterie.errors import InputError, short

@@ -6,6 +6,7 @@ design               alpha* = argmax U_priv(alpha) - L_acc(alpha)
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from scipy.optimize import curve_fit, minimize_scalar
@@ -61,8 +62,8 @@ def best_alpha(utility: PrivacyUtility, accuracy: AccuracyLoss, *, low: float = 
     grid = np.geomspace(low, high, 2001)
     best = int(np.argmax(utility(grid) - accuracy(grid)))
     around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    refined = minimize_scalar(lambda a: accuracy(a) - utility(a), bounds=around, method="bounded")
-    candidates = [float(grid[best]), float(refined.x)]  # type: ignore[attr-defined]
+    refined: Any = minimize_scalar(lambda a: accuracy(a) - utility(a), bounds=around, method="bounded")
+    candidates = [float(grid[best]), float(refined.x)]
     return max(candidates, key=lambda a: float(utility(a) - accuracy(a)))
 
 

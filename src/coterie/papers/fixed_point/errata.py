@@ -151,7 +151,7 @@ def update_from_hidden_state() -> Erratum:
     )
 
 
-def the_papers_experiment(claimed: float = 1.0) -> Erratum:
+def the_papers_experiment() -> Erratum:
     """D15. The published code's accounting of Figure 1, for the final model alone.
 
     Its zCDP has K rounds of a mean over n = 1000 with one noise. In fact, m = 100 of 800 parties are drawn with
@@ -161,6 +161,7 @@ def the_papers_experiment(claimed: float = 1.0) -> Erratum:
     since it makes the noise too large where the claimed epsilon is small and much too small elsewhere.
     """
     n_rounds, n_sampled, n_training, n_claimed, clip, delta = 1000, 100, 800, 1000, 1.6, 1e-6
+    claimed = 1.0
     log_delta = math.log(1 / delta)
     # claimed = zcdp + 2 sqrt(zcdp ln(1/delta))
     zcdp = (math.sqrt(log_delta + claimed) - math.sqrt(log_delta)) ** 2
@@ -236,12 +237,13 @@ def sampled_sum_loss(n_parties: int, n_sampled: int, *, noise_std: float, move: 
     return float(np.log(np.trapezoid(np.exp(order * plus - (order - 1) * minus), sums)) / (order - 1))
 
 
-def widest_update(relaxation: float, n_rounds: int = 400, far: float = 1e4, tilt: float = 0.03) -> float:
+def widest_update(relaxation: float, n_rounds: int = 400) -> float:
     """max |Delta u - Delta u'| over rounds for |<a, x>| and |<b, x>| with almost opposite unit vectors a and b.
 
     While z is far to one side the states settle a - b apart, and when it comes from the other side the proximal steps
     go the opposite way.
     """
+    far, tilt = 1e4, 0.03
     slopes = np.array([[math.cos(tilt), math.sin(tilt)], [-math.cos(tilt), math.sin(tilt)]])
     states, widest = np.zeros((2, 2)), 0.0
     for k in range(n_rounds):

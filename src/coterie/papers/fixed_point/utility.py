@@ -15,6 +15,7 @@ page has to do with privacy.
 import dataclasses
 import math
 
+from coterie.checks import positive_number
 from coterie.errors import InputError
 
 # --- contraction of the operators -------------------------------------------------------------------------------------
@@ -27,8 +28,7 @@ def admm_contraction(prox_step: float, strong_convexity: float, smoothness: floa
     strong convexity: then ADMM may be arbitrarily slow. A smoothness of infinity gives 1 too.
     """
     _check_curvature(strong_convexity, smoothness)
-    if not 0 < prox_step < math.inf:
-        raise InputError(f"prox_step: got {prox_step}; a positive finite number is needed")
+    positive_number("prox_step", prox_step)
     flat, steep = prox_step * strong_convexity, prox_step * smoothness
     return max((1 - flat) / (1 + flat), 1.0 if math.isinf(steep) else (steep - 1) / (steep + 1))
 

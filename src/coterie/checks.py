@@ -1,4 +1,4 @@
-"""Refusals shared by the data room: one sentence that names the argument, the value and what is allowed."""
+"""Refusals that rooms share: one sentence that names the argument, the value and what is allowed."""
 
 import contextlib
 import contextvars
@@ -49,14 +49,14 @@ def is_missing(value: Any) -> bool:
 
 def nearest(word: object, allowed: Iterable[str]) -> str:
     """A hint to end a sentence with, or nothing when no allowed name is close."""
-    close = difflib.get_close_matches(str(word), list(allowed), n=1)
+    close = difflib.get_close_matches(str(word), list(allowed))
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def positive_number(name: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (number > 0 and math.isfinite(number)) or isinstance(value, str | bool):
         raise InputError(f"{name}: got {value!r}; a positive finite number is needed")
@@ -67,9 +67,9 @@ def whole_number(name: str, value: Any, *, at_least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        number = at_least - 1
-    if number < at_least or isinstance(value, bool):
-        raise InputError(f"{name}: got {value!r}; a whole number of at least {at_least} is needed")
+        number = None
+    if number is None or number < at_least or isinstance(value, bool):
+        raise InputError(f"{name}: got {value!r}; an integer >= {at_least} is needed")
     return number
 
 
