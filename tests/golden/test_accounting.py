@@ -42,6 +42,34 @@ def plan_of(
     return Plan.make(algorithm, problem, topology, facts, rounds=rounds, **{"adjacency": "replace-one"} | settings)
 
 
+# --- a secret coin, once ----------------------------------------------------------------------------------------------
+
+
+def delta_of_a_coin(eps, ratio, rate):
+    """Exactly, the larger of both directions: (1 - q) N(0, 1) + q N(ratio, 1) against N(0, 1)."""
+
+    def beyond(threshold, shift=0.0):
+        return mpmath.ncdf(shift - threshold)
+
+    def mixed(tail):
+        return (1 - rate) * tail(0.0) + rate * tail(ratio)
+
+    at = mpmath.log((mpmath.exp(eps) - 1 + rate) / rate) / ratio + ratio / 2
+    found = mixed(lambda shift: beyond(at, shift)) - mpmath.exp(eps) * beyond(at)
+    if mpmath.exp(-eps) > 1 - rate:
+        at = mpmath.log((mpmath.exp(-eps) - 1 + rate) / rate) / ratio + ratio / 2
+        found = max(found, 1 - beyond(at) - mpmath.exp(eps) * mixed(lambda shift: 1 - beyond(at, shift)))
+    return found
+
+
+@pytest.mark.parametrize(("ratio", "rate"), [(0.5, 0.2), (2.0, 0.1), (3.0, 0.7)])
+def test_numerical_composition_knows_a_secret_coin(ratio, rate):
+    eps = accountants.epsilon([(PoissonGaussian(ratio=ratio, rate=rate), 1)], 1e-3, "pld")
+    # never too little, and by no more than its grid too much
+    assert delta_of_a_coin(eps, ratio, rate) <= 1e-3 * (1 + 1e-9)
+    assert delta_of_a_coin(eps - 1e-3, ratio, rate) > 1e-3
+
+
 # --- a hundred rounds on five parties ---------------------------------------------------------------------------------
 
 
