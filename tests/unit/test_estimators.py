@@ -76,6 +76,12 @@ def test_texts_and_blanks_are_refused_by_column_with_what_would_help(table, mess
     assert "secret" not in str(refused.value)
 
 
+def test_complex_numbers_are_refused_as_scikit_learn_does():
+    # and nothing warns of a cast
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        logistic().fit(X + 1j, Y, parties=PARTIES)
+
+
 def test_importing_the_package_loads_neither_jax_nor_scikit_learn():
     code = "import sys, coterie; sys.exit(any(name in sys.modules for name in ('jax', 'sklearn')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
