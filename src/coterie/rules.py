@@ -351,12 +351,6 @@ class Situation:
         return weight * self.problem.loss.smoothness * self.facts.row_norm**2
 
     @functools.cached_property
-    def unit_curvature(self) -> float:
-        """Largest curvature of one unit of privacy."""
-        sizes = (self.facts.smallest, self.facts.largest)
-        return max(self.record_curvature(size) * (size if self.privacy.unit == "party" else 1) for size in sizes)
-
-    @functools.cached_property
     def curvature(self) -> float:
         """S."""
         return sum(size * self.record_curvature(size) for size in self.facts.sizes)

@@ -19,7 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from coterie.relay.at_site import SiteSocket
 from coterie.relay.flower import COORDINATOR_SOCKET
-from coterie.relay.hub import ANSWER_S, Request, Worker
+from coterie.relay.hub import Request, Worker
+from coterie.site.sockets import ANSWER_S
 
 RECORD, ENVELOPE = "coterie", "envelope"
 

@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 
 from coterie.errors import InputError
 from coterie.site.messages import MessageError, decoded, encoded
-from coterie.site.sockets import LARGEST_ENVELOPE, UnreachableError, listening, receive, send, short_address
+from coterie.site.sockets import ANSWER_S, LARGEST_ENVELOPE, UnreachableError, listening, receive, send, short_address
 
 # an environment variable of an engine's server: where the coordinator listens
 SOCKET = "COTERIE_COORDINATOR_SOCKET"
-# the longest that the coordinator waits for one answer before it asks again
-ANSWER_S = 600.0
 # bytes: an envelope, whose largest packet is the one limit that senders know, a number and a party's name
 _LARGEST_FRAME = LARGEST_ENVELOPE + 1024
 

@@ -22,9 +22,8 @@ from nvflare.fuel.f3.message import Message  # pyright: ignore[reportMissingImpo
 
 from coterie.relay.at_site import SiteSocket
 from coterie.relay.hub import Request, Worker
+from coterie.site.sockets import ANSWER_S
 
-# the longest that a site may take for one answer
-ANSWER_S = 600.0
 # after which a worker that has brought no answer is asked whether it is there
 LATE_S = 1.0
 # within which a site's worker says that it is there

@@ -19,6 +19,8 @@ from coterie.site.messages import LARGEST_PACKET
 Exchange = Callable[[str, bytes], bytes]
 LARGEST_ENVELOPE = LARGEST_PACKET + SEAL_BYTES
 MOST_CONNECTIONS = 64
+# seconds: the longest that an answer is waited for before a site is asked again
+ANSWER_S = 600.0
 _LENGTH = struct.Struct(">I")
 # bytes; the operating system takes 107
 _LONGEST_ADDRESS = 100
@@ -103,8 +105,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 class Sockets:
     """The coordinator's end: one connection to each site, made when it is needed and again when it is lost."""
 
-    def __init__(self, paths: dict[str, Path], *, answer_s: float = 600.0) -> None:
-        self.paths, self.answer_s = paths, answer_s
+    def __init__(self, paths: dict[str, Path]) -> None:
+        self.paths = paths
         self._connections: dict[str, socket.socket] = {}
 
     def __call__(self, party: str, envelope: bytes) -> bytes:
@@ -113,7 +115,7 @@ class Sockets:
         try:
             if connection is None:
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                connection.settimeout(self.answer_s)
+                connection.settimeout(ANSWER_S)
                 with short_address(self.paths[party]) as address:
                     connection.connect(address)
             send(connection, envelope)

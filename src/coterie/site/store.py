@@ -108,8 +108,9 @@ class Store:
             raise InputError(f"proposal: {what} with {beginning!r}; approved are {_list(self.digests())}")
         return found[0]
 
-    def digests(self, what: str = "approved") -> list[str]:
-        folder = self.folder / what
+    def digests(self) -> list[str]:
+        """Of what is approved."""
+        folder = self.folder / "approved"
         return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
 
     def _approved(self, digest: str) -> Path:
