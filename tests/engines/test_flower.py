@@ -1,20 +1,15 @@
 """Runs over a real SuperLink and four SuperNodes with certificates: the same numbers as in one process, and strangers
 are refused."""
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import flower_kills
 import numpy as np
 import pytest
+from interrupted import check_ctrl_c
 from made import DATA, NAMES, approved, make_sites, plan_of
 
 pytest.importorskip("flwr", reason="this environment has no Flower; `make test-slow` makes one that has")
@@ -155,38 +150,6 @@ def test_a_run_goes_on_whatever_is_killed(tmp_path):
     assert flower_kills.main([("everything", "superlink", "supernode")], tmp_path) == []
 
 
-def processes_below(folder):
-    """Command lines of everything that was started with this folder for its temporary files."""
-    mark, found = os.fsencode(f"TMPDIR={folder}"), []
-    for place in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if place.name.isdecimal() and mark in (place / "environ").read_bytes().split(b"\0"):
-                found.append((place / "cmdline").read_bytes())
-    return found
-
-
-def test_ctrl_c_ends_the_demo_and_all_that_it_has_started(tmp_path):
-    # a shell's background jobs ignore SIGINT, and hand that on
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    demo = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"{heard}; from coterie.cli.main import main; main()",
-            "demo",
-            "--engine",
-            "flower",
-            "--json",
-        ],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    end = time.monotonic() + 120
-    while not any(b"flower-supernode" in command for command in processes_below(tmp_path)):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    demo.send_signal(signal.SIGINT)
-    out, _ = demo.communicate(timeout=120)
-    assert (demo.returncode, out) == (130, b"")
-    assert processes_below(tmp_path) == []
+@pytest.mark.parametrize("moment", [b"flower-supernode", b"flwr\0run"])
+def test_ctrl_c_ends_the_demo_and_all_that_it_has_started(moment, tmp_path):
+    check_ctrl_c("flower", moment, tmp_path)

@@ -1,19 +1,17 @@
 """Sites on NVIDIA FLARE, with real processes on loopback: a provisioned server, four sites, four site servers."""
 
-import contextlib
 import json
-import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import nvflare_kills
 import pytest
+from interrupted import check_ctrl_c
 from made import DATA, NAMES, approved, make_sites, plan_of, propose
 
 from coterie.engines.in_process import run
@@ -113,43 +111,9 @@ def test_long_envelopes_are_carried_too(size, engine):
     assert unpack(exchanged(carry, NAMES[1], bytes(size))).kind == "refused"
 
 
-def processes_below(folder):
-    """Command lines of everything that was started with this folder for its temporary files."""
-    mark, found = os.fsencode(f"TMPDIR={folder}"), []
-    for place in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if place.name.isdecimal() and mark in (place / "environ").read_bytes().split(b"\0"):
-                found.append((place / "cmdline").read_bytes())
-    return found
-
-
 @pytest.mark.parametrize("moment", [b"provision", b"nvflare_session"])
 def test_ctrl_c_ends_the_demo_and_all_that_it_has_started(moment, tmp_path):
-    # a shell's background jobs ignore SIGINT, and hand that on
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    demo = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"{heard}; from coterie.cli.main import main; main()",
-            "demo",
-            "--engine",
-            "nvflare",
-            "--json",
-        ],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    end = time.monotonic() + 120
-    while not any(moment in command for command in processes_below(tmp_path)):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    demo.send_signal(signal.SIGINT)
-    out, _ = demo.communicate(timeout=120)
-    assert (demo.returncode, out) == (130, b"")
-    assert processes_below(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
+    check_ctrl_c("nvflare", moment, tmp_path)
 
 
 def greeted(port, authority, certificate=None):
