@@ -266,6 +266,13 @@ def test_policy(tmp_path, kind, more, settings, reason):
     assert not site.store.is_approved(proposal.digest)
 
 
+@pytest.mark.parametrize(("kind", "bound"), [("gradient", {"smallest_parties": 4}), ("pairs", {"colluders": 1})])
+def test_what_just_meets_a_bound_is_not_refused(tmp_path, kind, bound):
+    proposal, _ = propose(plan_of(kind), make_sites(tmp_path))
+    policy = Policy(name=NAMES[0], data="x", epsilon=1.0, delta=0.1, curator=True, **bound)
+    assert policy.refusals(proposal, 0) == []
+
+
 def test_who_may_ask_and_what_the_site_is_called(tmp_path):
     sites = make_sites(tmp_path)
     proposal, keys = propose(plan_of("gradient"), sites)
