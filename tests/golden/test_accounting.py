@@ -70,6 +70,12 @@ def test_numerical_composition_knows_a_secret_coin(ratio, rate):
     assert delta_of_a_coin(eps - 1e-3, ratio, rate) > 1e-3
 
 
+def test_twice_the_noise_is_twice_the_multiplier_or_half_the_rate():
+    of_rate = PenaltyPerturbation(penalty=1.0, noise_rate=0.5).with_noise(2.0)
+    of_multiplier = PenaltyPerturbation(penalty=1.0, noise_multiplier=0.5).with_noise(2.0)
+    assert (of_rate.levels(0, 0), of_multiplier.levels(0, 0)) == ((None, 0.25), (1.0, None))
+
+
 # --- a hundred rounds on five parties ---------------------------------------------------------------------------------
 
 

@@ -273,6 +273,12 @@ def test_what_just_meets_a_bound_is_not_refused(tmp_path, kind, bound):
     assert policy.refusals(proposal, 0) == []
 
 
+def test_a_proposal_tells_in_which_rounds_something_else_leaves(tmp_path):
+    proposal, _ = propose(plan_of("standardised"), make_sites(tmp_path))
+    told = [line for line in proposal.to_markdown().splitlines() if "in their place" in line]
+    assert [line.split(",")[0] for line in told] == ["- In round 1", "- In round 2"]
+
+
 def test_who_may_ask_and_what_the_site_is_called(tmp_path):
     sites = make_sites(tmp_path)
     proposal, keys = propose(plan_of("gradient"), sites)

@@ -247,7 +247,9 @@ def test_a_search_hands_parties_to_the_fit_and_to_the_score():
     ("settings", "words"),
     [
         ({}, "all three are needed, or public=True"),
-        ({"epsilon": 1.0, "delta": 1e-6}, "adjacency"),
+        ({"epsilon": 1.0, "delta": 1e-6}, "all three are needed"),
+        ({"epsilon": 1.0, "adjacency": "replace-one"}, "all three are needed"),
+        ({"delta": 1e-6, "adjacency": "replace-one"}, "all three are needed"),
         ({**BUDGET, "public": True}, "public records cost nothing"),
         ({**BUDGET, "metrics": ("accuracy", "f1")}, "metrics: got 'f1'"),
         ({**BUDGET, "metrics": ()}, "metrics: got none"),
