@@ -112,6 +112,17 @@ def test_rounds_out_of_order_are_refused(halfway, t):
     assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
 
 
+@pytest.mark.parametrize("t", [0, 2, ROUNDS, 10**5])
+def test_moments_that_a_plan_does_not_have_are_refused_by_their_number(halfway, t):
+    sites, proposal, keys, recorded = halfway
+    heard = unpack(recorded.of(NAMES[0], "round", 1)[0])["heard"] * min(t, 2)
+    fields = {"round": t, "first": 0, "heard": heard, "model": np.zeros(4)}
+    assert (
+        kind_of(direct(sites)(NAMES[0], pack("moments", proposal.digest, "coordinator", keys, **fields))) == "refused"
+    )
+    assert f"moments numbered {t - ROUNDS}; the plan has 0" in last_reason(sites[0])
+
+
 def test_nobody_but_the_coordinator_of_the_proposal_can_ask(halfway):
     sites, proposal, _, _ = halfway
     for keys in (PrivateKeys.generate(), sites[1].keys):

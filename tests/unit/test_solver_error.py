@@ -13,7 +13,7 @@ import pytest
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.facts import Facts
 from coterie.network.topology import make_topology
-from coterie.privacy.events import PEER, Both, Pure
+from coterie.privacy.events import EVERYBODY, PEER, Both, Pure, coalition
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
 from coterie.privacy.objective import (
     DualPerturbation,
@@ -130,6 +130,14 @@ def test_a_peer_pays_for_the_solvers_of_all_steps_that_hide_a_visit():
     assert seen.ratio**2 * np.sum(chance / m) >= hidden
 
 
+def test_nobody_but_a_peer_among_more_than_two_pays_less_for_a_walk():
+    mechanism = WalkNoise(**STEP, noise_multiplier=2.0)
+    event = granted(mechanism).event
+    assert mechanism.seen_by(EVERYBODY, event, PROBLEM, facts("record")) is event
+    two = Facts(parties=("a", "b"), sizes=(N_RECORDS,) * 2, n_features=1, row_norm=ROW_NORM, labels=("-", "+"))
+    assert mechanism.seen_by(PEER, event, PROBLEM, PartyFacts.of(0, PROBLEM, two, 1, "replace-one", "record")) is event
+
+
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -201,3 +209,10 @@ def test_clean_states_that_overshoot_are_refused():
         SumNoise(prox_step=PROX_STEP, relaxation=0.51, noise_multiplier=2.0).grant(0, 0, PROBLEM, facts("party"))
     with pytest.raises(PrivacyPreconditionError, match="less than"):
         BroadcastNoise(prox_step=PROX_STEP, relaxation=1.0, noise_multiplier=2.0).grant(0, 0, PROBLEM, facts("party"))
+
+
+@pytest.mark.parametrize(
+    ("colluders", "words"), [(1, "secrets of any one party but"), (3, "secrets of any 3 parties but")]
+)
+def test_a_coalition_is_described_by_its_size(colluders, words):
+    assert words in coalition(colluders).sees
