@@ -121,6 +121,8 @@ def test_moments_that_a_plan_does_not_have_are_refused_by_their_number(halfway, 
         kind_of(direct(sites)(NAMES[0], pack("moments", proposal.digest, "coordinator", keys, **fields))) == "refused"
     )
     assert f"moments numbered {t - ROUNDS}; the plan has 0" in last_reason(sites[0])
+    # reasons are the owner's alone
+    assert (sites[0].store.folder / "log.jsonl").stat().st_mode & 0o7777 == 0o600
 
 
 def test_nobody_but_the_coordinator_of_the_proposal_can_ask(halfway):
