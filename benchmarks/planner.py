@@ -3,6 +3,7 @@
     python benchmarks/planner.py                     tables from benchmarks/results/planner_grid.npz
     python benchmarks/planner.py --steeper           what forecast.STEEPER would be without each of the data sets
     python benchmarks/planner.py --trust             whether trusting more ever hurts
+    python benchmarks/planner.py --limit             what no planner that knows sizes and noise alone can better
     python benchmarks/planner.py --fit               the shapes of forecast.py, from the same file
     python benchmarks/planner_grid.py DATA OUT       every setting in every cell, on a machine with a GPU
     python benchmarks/planner.py --collect OUT DATA  its means, as benchmarks/results/planner_grid.npz
@@ -213,6 +214,47 @@ def show_steeper(results: dict[str, Results], every: int) -> None:
         print(f"without {name}: {STEEPER[int(np.argmin(of_others))]:g}")
 
 
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+# of much the same n and d, so that a planner can hardly tell them apart
+ALIKE = (
+    ("breast_cancer", "heart"),
+    ("digits",),
+    ("DoctorContacts", "HI", "cps"),
+    ("VietNamI", "credit_cards"),
+    ("InstEval", "adult", "mortgages"),
+)
+
+
+def show_limit(results: dict[str, Results], every: int) -> None:
+    """Regret in points of error of data sets with classes, were settings chosen by what no planner knows."""
+    groups = {name: group for group in ALIKE for name in group}
+    everybody = tuple(groups)
+
+    def chosen_together(name: str, level: int, group: tuple[str, ...]) -> int:
+        """The one setting with the least mean regret over a group, itself included, by the first half of the seeds."""
+        errors = [results[other].first[level, :, 0] for other in group]
+        return int(np.mean([error - error.min() for error in errors], axis=0).argmin())
+
+    def chosen_by_shape(name: str, level: int, group: tuple[str, ...]) -> int:
+        task = results[name].task(level)
+        return forecast.choose(task, settings_of(task), [forecast.SHAPES[name]])[0]
+
+    ways = (
+        ("its own shape is known to the forecast", chosen_by_shape, {name: (name,) for name in groups}),
+        ("one setting a level for all", chosen_together, dict.fromkeys(groups, everybody)),
+        ("one setting a level for data sets of like size", chosen_together, groups),
+    )
+    for words, choose, group_of in ways:
+        lost = [
+            100 * (own.second[level, choose(name, level, group_of[name]), 0] - own.hindsight[0][level])
+            for name, own in results.items()
+            if name in groups
+            for level in range(0, len(own.noises), every)
+        ]
+        print(f"{words}: mean {np.mean(lost):.2f}, worst {np.max(lost):.2f} of {len(lost)} cells")
+
+
 # --- trust ------------------------------------------------------------------------------------------------------------
 
 STEPS = (("nobody", "pairs"), ("pairs", "a curator"), ("nobody", "a curator"))
@@ -289,6 +331,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only every so many levels of noise")
     parser.add_argument("--steeper", action="store_true")
     parser.add_argument("--trust", action="store_true")
+    parser.add_argument("--limit", action="store_true")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--collect", type=Path, nargs=2, metavar=("OUT", "DATA"))
     options = parser.parse_args()
@@ -298,6 +341,8 @@ def main() -> None:
         show_steeper(stored(), options.every)
     elif options.trust:
         show_trust(stored())
+    elif options.limit:
+        show_limit(stored(), options.every)
     elif options.fit:
         for name, own in stored().items():
             share = forecast.SHAPES[name].share if name in forecast.SHAPES else 0.5
