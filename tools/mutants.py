@@ -18,7 +18,7 @@ import importlib
 import json
 import multiprocessing
 import os
-import random
+import re
 import resource
 import shutil
 import signal
@@ -63,7 +63,7 @@ PRELOADED = (
 
 # which tests should notice a change of which file, the quickest first; what compiles much is left out, so that a
 # survivor may still be caught by `make test`
-ACCOUNTING = ("unit/test_solver_error.py", "golden/test_accounting.py")
+ACCOUNTING = ("golden/test_prices.py", "unit/test_solver_error.py", "golden/test_accounting.py")
 DOORS = ("leaks/test_release_door.py", "unit/test_grid.py")
 LEDGER = ("unit/test_ledger.py", "unit/test_ledger_files.py")
 SITE = ("sites/test_site.py", "sites/test_fuzz.py")
@@ -73,7 +73,7 @@ SLOW = {"contract/test_mpi_engine.py", *PEOPLE, "contract/test_interrupted_runs.
 TESTS: dict[str, tuple[str, ...]] = {
     "privacy/events.py": (*ACCOUNTING, "property/test_token_walk.py", "leaks/test_mutant_views.py"),
     "privacy/accountants.py": ACCOUNTING,
-    "privacy/composition.py": ("golden/test_composition.py", "unit/test_ledger.py"),
+    "privacy/composition.py": ("golden/test_prices.py", "golden/test_composition.py", "unit/test_ledger.py"),
     "privacy/mechanisms.py": (
         *ACCOUNTING,
         "unit/test_evaluation.py",
@@ -85,17 +85,38 @@ TESTS: dict[str, tuple[str, ...]] = {
     "privacy/proximal.py": ("unit/test_steps_of_grants.py", *ACCOUNTING, *DOORS),
     "privacy/image.py": (*ACCOUNTING, "property/test_fixed_point_views.py"),
     "privacy/release.py": DOORS,
-    "privacy/noise.py": ("unit/test_sampling.py", "statistical/test_noise.py"),
-    "privacy/sampling.py": ("unit/test_sampling.py", "golden/test_quantile.py", "statistical/test_noise.py"),
-    "checks.py": ("unit/test_checks.py", "unit/test_data_federation.py", "unit/test_data_schema.py"),
-    "plan.py": ("golden/test_accounting.py", "unit/test_views.py", "unit/test_limits.py", "unit/test_certificate.py"),
+    "privacy/noise.py": (
+        "golden/test_prices.py",
+        "unit/test_sampling.py",
+        "golden/test_quantile.py",
+        "statistical/test_noise.py",
+    ),
+    "values.py": (
+        "unit/test_checks.py",
+        "unit/test_serialise.py",
+        "unit/test_schedules.py",
+        "unit/test_data_federation.py",
+        "unit/test_data_schema.py",
+    ),
+    "plan.py": (
+        "unit/test_rounds.py",
+        "golden/test_accounting.py",
+        "unit/test_views.py",
+        "unit/test_limits.py",
+        "unit/test_certificate.py",
+    ),
     "evaluation.py": ("unit/test_evaluation.py", "unit/test_charges.py"),
-    "privacy/pairs.py": ("unit/test_pairs.py",),
+    "privacy/pairs.py": ("golden/test_prices.py", "unit/test_pairs.py"),
     "spending.py": ("unit/test_spending.py", "unit/test_spending_files.py", "unit/test_charges.py"),
     "ledger/ledger.py": LEDGER,
     "ledger/entries.py": LEDGER,
-    "ledger/pages.py": LEDGER,
-    "engines/inputs.py": ("statistical/test_release_noise.py", "leaks/test_every_door.py", "sites/test_parity.py"),
+    "ledger/pages.py": ("unit/test_ledger_pages.py", *LEDGER),
+    "engines/rounds.py": (
+        "unit/test_rounds.py",
+        "statistical/test_release_noise.py",
+        "leaks/test_every_door.py",
+        "sites/test_parity.py",
+    ),
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
     "network/channels.py": ("unit/test_pairs.py", "unit/test_grid.py", "statistical/test_release_noise.py"),
     "privacy/moments.py": ("unit/test_moments.py",),
@@ -113,7 +134,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "site/messages.py": SITE,
     "site/policy.py": SITE,
     "site/proposal.py": SITE,
-    "site/records.py": SITE,
+    "site/records.py": ("sites/test_records.py", *SITE),
     "site/rounds.py": (*SITE, "sites/test_parity.py"),
     "site/store.py": (*SITE, "sites/test_failures.py"),
     "site/coordinator.py": (*SITE, "sites/test_failures.py", "sites/test_parity.py"),
@@ -122,7 +143,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "relay/processes.py": ("unit/test_processes.py", "relay/test_guard.py"),
     "relay/certificates.py": ("relay/test_flower_kit.py", "relay/test_nvflare_kit.py"),
     "keys.py": ("sites/test_envelope.py", *SITE),
-    "stopping.py": ("contract/test_interrupted_runs.py",),
+    "terminal.py": ("contract/test_interrupted_runs.py",),
 }
 
 _SWAPPED = {
@@ -159,7 +180,7 @@ def mutants_of(file: str) -> Iterator[Mutant]:
         begins.append(begins[-1] + len(line.encode()))
     content = text.encode()
     tree = ast.parse(text)
-    _without_annotations(tree)
+    _without_what_decides_nothing(tree)
 
     def place(line: int, column: int) -> int:
         return begins[line - 1] + column
@@ -174,17 +195,33 @@ def mutants_of(file: str) -> Iterator[Mutant]:
                 yield Mutant(file, number + 1, before, after, changed.decode())
 
 
-def _without_annotations(tree: ast.AST) -> None:
-    """Types, and what `Literal` lists, decide nothing; nor do the numbers in a sentence."""
+def _without_what_decides_nothing(tree: ast.AST) -> None:
+    """Types, and what `Literal` lists; the numbers in a sentence; how long is waited, how much a cache holds, how far a
+    file is indented, and how often an interval is halved: more of that is slower, and nothing else."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             node.values = []
         if isinstance(node, ast.AnnAssign):
-            node.annotation = ast.Constant(value=None, lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+            node.annotation = _nothing()
         elif isinstance(node, ast.FunctionDef):
             node.returns = None
             for argument in (*node.args.args, *node.args.kwonlyargs):
                 argument.annotation = None
+        elif isinstance(node, ast.Assign):
+            # how long something waits, by the house's way of naming it; a tolerance decides
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if len(names) == len(node.targets) and all(re.search(r"(?<!TOLERANCE)_S$", name) for name in names):
+                node.value = _nothing()
+        elif isinstance(node, ast.keyword) and node.arg in ("maxsize", "indent"):
+            node.value = _nothing()
+        elif isinstance(node, ast.For) and isinstance(node.target, ast.Name) and node.target.id == "_":
+            # what does not look at its number is repeated until it no longer changes
+            numbers = node.iter.args if isinstance(node.iter, ast.Call) else [node.iter]
+            node.iter = _nothing() if all(isinstance(number, ast.Constant) for number in numbers) else node.iter
+
+
+def _nothing() -> ast.Constant:
+    return ast.Constant(value=None, lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
 
 
 def _changes(node: ast.AST, content: bytes, place) -> Iterator[tuple[int, int, str]]:
@@ -343,7 +380,12 @@ def argued() -> set[str]:
 def chosen(options: argparse.Namespace) -> list[Mutant]:
     files = [file for file in TESTS if not options.only or any(word in file for word in options.only)]
     found = [mutant for file in files for mutant in mutants_of(file)]
-    order = random.Random(options.seed).sample(found, len(found))
+
+    def drawn(mutant: Mutant) -> str:
+        """By its own words, so that a change of one file does not draw others of all."""
+        return hashlib.sha256(f"{options.seed} {mutant.row}".encode()).hexdigest()
+
+    order = sorted(found, key=drawn)
     if options.each is not None:
         # so many of every file, one file after the other as long as it has some
         of_file = {file: [mutant for mutant in order if mutant.file == file][: options.each] for file in files}

@@ -1,0 +1,56 @@
+"""Parts of an engine's round that need no compiled program."""
+
+import jax
+import numpy as np
+import pytest
+
+from coterie.algorithms import NoisyGradientDescent
+from coterie.engines.rounds import _lengthen, _where, at_a_time
+from coterie.network.channels import Broadcast, Curator
+from coterie.network.topology import Poisson
+from coterie.plan import Plan
+from coterie.privacy.mechanisms import GaussianGradient
+from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 5)])
+def test_those_who_do_not_work_keep_their_states(shape):
+    works = np.array([[True, False, True], [False, False, True]])
+    new, old = np.random.default_rng(0).normal(size=(2, 2, 3, *shape))
+    with jax.enable_x64(True):
+        found = _where(works, {"state": new}, {"state": old})["state"]
+    assert found.shape == new.shape
+    for place in np.ndindex(2, 3):
+        np.testing.assert_array_equal(found[place], (new if works[place] else old)[place])
+
+
+def test_a_part_of_a_run_is_filled_up_with_zeros():
+    found = _lengthen(np.arange(1, 7).reshape(2, 3), 5)
+    np.testing.assert_array_equal(found, [[1, 2, 3], [4, 5, 6], [0, 0, 0], [0, 0, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize(("most_bytes", "repeats"), [(1, 1), (2000, 4), (2399, 4), (2400, 6), (10**6, 12)])
+def test_as_many_repeats_run_at_a_time_as_fit(most_bytes, repeats, monkeypatch):
+    """Of ten parties with five numbers of eight bytes; whatever divides all twelve."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert at_a_time(12, 10, 5, most_bytes) == repeats
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert at_a_time(12, 10, 5, most_bytes) == 12
+
+
+@pytest.mark.parametrize("channel", [Broadcast(), Curator()])
+def test_a_transcript_has_room_for_the_round_in_which_most_parties_work(channel):
+    facts = Facts(parties=tuple("abcdef"), sizes=(5,) * 6, n_features=2, row_norm=1.0, labels=("no", "yes"))
+    algorithm = NoisyGradientDescent(
+        mechanism=GaussianGradient(noise_multiplier=1.0),
+        regulariser=L2(1.0),
+        step=0.1,
+        channel=channel,
+        selection=Poisson(probability=0.5, seed=1),
+    )
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "complete", facts, rounds=20, adjacency="replace-one")
+    working = plan.participation.sum(axis=1)
+    assert working.max() > working.min() + 1
+    assert plan.release_width == (1 if isinstance(channel, Curator) else working.max())
