@@ -19,7 +19,7 @@ from coterie.algorithms import SumNoisedADMM
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator
-from coterie.network.selection import Poisson
+from coterie.network.topology import Poisson
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import SumNoise

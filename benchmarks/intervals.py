@@ -31,12 +31,12 @@ from scipy.stats import beta, binom, chi2, kstest, norm
 
 from coterie import rules
 from coterie.engines.moments import derivative_stds, noise_std
-from coterie.facts import Facts
 from coterie.inference.estimate import Equations, Stage, identified
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
 from coterie.problems import L2, Huber, Logistic, Problem
 from coterie.promise import Privacy
+from coterie.values import Facts
 
 DELTA = 1e-6
 # rows that stay in a core's cache, and data sets that a worker takes at a time

@@ -31,11 +31,11 @@ from threadpoolctl import threadpool_limits
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.data import Federation
 from coterie.engines.in_process import Paths, run
-from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
 
 N_FEATURES, DEGREE, SEED = 50, 4, 0
 # however many records a party has, and

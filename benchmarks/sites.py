@@ -19,7 +19,7 @@ from coterie.cli.spec import prepare, read_spec
 from coterie.cli.spec.local_sites import open_policy
 from coterie.data import Federation
 from coterie.engines.own_steps import OneParty
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.keys import PrivateKeys
 from coterie.plan import Plan
 from coterie.privacy.noise import SystemEntropy

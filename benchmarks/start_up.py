@@ -82,11 +82,10 @@ def compiling(name: str) -> tuple[float, float]:
 def accounting(growth: float) -> tuple[float, float]:
     """Seconds to make a plan, and to say its epsilon."""
     from coterie.algorithms import PenaltyPerturbedADMM
-    from coterie.facts import Facts
     from coterie.plan import Plan
     from coterie.privacy.objective import PenaltyPerturbation
     from coterie.problems import L2, Logistic, Problem
-    from coterie.schedules import Schedule
+    from coterie.values import Facts, Schedule
 
     names, labels = tuple(map(str, range(1000))), ("0", "1")
     facts = Facts(parties=names, sizes=(1000,) * 1000, n_features=50, row_norm=1.0, labels=labels)

@@ -25,7 +25,7 @@ from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 N_PARTIES, N_ITERATIONS, REPEATS, BASELINE_ITERATIONS = 5, 100, 10, 10
 QUICK_ITERATIONS, QUICK_CELLS = 60, ("ADMM", "R-ADMM")

@@ -16,7 +16,7 @@ from coterie.algorithms import Algorithm, Citation
 from coterie.network.channels import Curator, SumChannel
 from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.problems import L2, Logistic, Problem
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 # 1. what everybody knows between rounds: a point and how fast it moves

@@ -24,7 +24,7 @@ _HOME = {
     "infer": "coterie.inference",
     "Plan": "coterie.plan",
     "Planner": "coterie.planner",
-    "Schedule": "coterie.schedules",
+    "Schedule": "coterie.values",
     "Seeded": "coterie.privacy.noise",
     "SystemEntropy": "coterie.privacy.noise",
     "Topology": "coterie.network.topology",
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from coterie.privacy.noise import Seeded, SystemEntropy
     from coterie.problems import Problem
     from coterie.promise import Privacy
-    from coterie.schedules import Schedule
     from coterie.spending import Spending
     from coterie.transcript import Transcript
+    from coterie.values import Schedule
 
 __all__ = [
     "Federation",

@@ -24,7 +24,6 @@ import numpy as np
 
 from coterie.certificate import shown_loss
 from coterie.charts import Lines, Series, table_html
-from coterie.checks import plain_array, same_length, whole_number
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_epsilon, gaussian_epsilon, least_noise
@@ -33,7 +32,9 @@ from coterie.privacy.mechanisms import ONE_NOISE, SumNoises, TableGrant
 from coterie.privacy.noise import NoiseSource, draw_many, drawn_once, law_for
 from coterie.privacy.release import unit_noise
 from coterie.promise import Privacy, check_trust
+from coterie.rundir import FittedModel, ProbableModel
 from coterie.spending import Spending, Terms
+from coterie.values import plain_array, same_length, whole_number
 
 BINS = 20
 
@@ -520,3 +521,16 @@ def _released(
         if channel is None:
             return np.asarray(grant.noised(tables, noise).value).sum(axis=0)
         return np.asarray(channel.aggregate(grant.counted(tables), grant, noise).value)
+
+
+def exact_result(model: FittedModel, X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """How good a model is on records that are declared public; y as positions in its labels, or numbers."""
+    if model.labels is None:
+        gap, spread = model.predict(X) - y, y - y.mean()
+        r2 = 1 - float(gap @ gap) / max(float(spread @ spread), 1e-300)
+        return {"records": len(y), "rmse": float(np.sqrt(np.mean(gap**2))), "mean_rmse": float(y.std()), "r2": r2}
+    probable = isinstance(model, ProbableModel)
+    metrics = ("accuracy", "auc", *(("calibration",) if probable else ()))
+    found = evaluate(model, X, y.astype(int), metrics=metrics, public=True)
+    told = {"records": len(y), "error": 1 - found["accuracy"].value, "majority_error": found.majority_error}
+    return {**told, "auc": found["auc"].value, **({"calibration_error": found.calibration_error} if probable else {})}

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from coterie.errors import InputError
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 @serialisable

@@ -18,12 +18,9 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Algorithm
 from coterie.charts import Lines, Network, Series, short, table_html, tiny
-from coterie.checks import whole_number
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.facts import Facts
 from coterie.network.channels import Curator
-from coterie.network.selection import All, Poisson, Walk
-from coterie.network.topology import Topology, make_topology
+from coterie.network.topology import All, Poisson, Topology, Walk, make_topology
 from coterie.privacy import accountants
 from coterie.privacy.accountants import Accountant, Ledger, check_delta, check_epsilon
 from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, Unit, check_adjacency, check_observer
@@ -32,7 +29,7 @@ from coterie.privacy.moments import MomentGrant, Moments, derivatives_size, pack
 from coterie.privacy.noise import Keys, NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.release import Contribution, as_issued, check_flow, unit_noise
 from coterie.problems import Problem, Records
-from coterie.serialise import canonical, check_size, decode, digest, read_json, serialisable
+from coterie.values import Facts, canonical, check_size, decode, digest, read_json, serialisable, whole_number
 
 # that can be told apart in a picture
 MOST_LINES, MOST_POINTS, MOST_DRAWN = 4, 30, 40

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie import forecast, rules
-from coterie.checks import whole_number
+import coterie.forecast as forecast
+import coterie.rules as rules
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.topology import UNRESTRICTED, make_topology
 from coterie.privacy.accountants import gaussian_multiplier
 from coterie.privacy.standardising import COLUMN_ROUNDS
 from coterie.problems import L2, Huber, Logistic, Multinomial, Problem
 from coterie.promise import Privacy
+from coterie.values import Facts, whole_number
 
 ALGORITHM = rules.GRADIENT_DESCENT[0]
 ON_A_GRAPH = "ADMM on a graph, nobody trusted"

@@ -24,10 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.checks import positive_number, whole_number
 from coterie.errors import InputError
-from coterie.facts import Facts
-from coterie.serialise import serialisable
+from coterie.values import Facts, positive_number, serialisable, whole_number
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any, get_args
 
 from coterie.charts import table_html
-from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import check_delta, check_epsilon
 from coterie.privacy.events import Adjacency, Unit, check_adjacency
 from coterie.spending import Spending, Terms
+from coterie.values import whole_number
 
 TRUST = ("none", "pairs", "curator", "secure-sum")
 UNITS = get_args(Unit)

@@ -57,18 +57,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from coterie import forecast
+import coterie.forecast as forecast
 from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM
 from coterie.algorithms.coordinate import IN_TURN, check_coordinates
 from coterie.algorithms.gradient import as_momentum
-from coterie.checks import nearest, whole_number
 from coterie.data.federation import INTERCEPT_SHARE
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.matrices import Matrix
 from coterie.network.channels import Broadcast, channel_of, sum_channel
-from coterie.network.selection import Walk
-from coterie.network.topology import UNRESTRICTED, Topology, make_topology
+from coterie.network.topology import UNRESTRICTED, Topology, Walk, make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
@@ -76,7 +73,7 @@ from coterie.privacy.moments import Moments, free_curvature, known_variance
 from coterie.privacy.standardising import COLUMN_ROUNDS, COLUMN_SHARE, joint_change
 from coterie.problems import L2, Problem, Regulariser
 from coterie.promise import Privacy
-from coterie.schedules import as_schedule
+from coterie.values import Facts, as_schedule, nearest, whole_number
 
 SCORE = 2.0
 ROUNDS = (5, 20)

@@ -1,16 +1,32 @@
 """Directories of runs: what is in them, and that they appear complete or not at all, under a name that is kept from the
-start."""
+start; what they say when they are read again, and the model in them, applied."""
 
 import contextlib
+import dataclasses
+import errno
 import fcntl
+import functools
 import hashlib
+import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from coterie.data import Schema
+from coterie.data.federation import Shortening, project_rows
+from coterie.data.tables import Table
 from coterie.errors import InputError
+from coterie.values import file_text, read_json, read_toml
+
+if TYPE_CHECKING:
+    from coterie.certificate import Certificate
+    from coterie.plan import Plan
 
 # which the other files give, so it needs no sum
 SUMS, REPORT = "SHA256SUMS", "report.html"
@@ -19,6 +35,8 @@ _ALWAYS = {"plan.json", "certificate.json", "certificate.md", "summary.json", "r
 _OF_INTERVALS = {"moments.json", "intervals.json", "intervals.csv", "intervals.txt"}
 # asked one by one, because finding out may fail
 _ELSEWHERE: tuple[Callable[[], str | Path], ...] = (tempfile.gettempdir, Path.home, lambda: "/dev/shm")
+_DATE = re.compile(r"date: (\d{4}-\d{2}-\d{2})")
+_PROBABLE = ("Logistic", "Multinomial")
 
 
 def transcript_name(complete: bool) -> str:
@@ -189,3 +207,226 @@ def saved_elsewhere(name: str, write: Callable[[Path], None]) -> Path | None:
             continue
         return place
     return None
+
+
+# --- what a directory says when it is read again ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunFiles:
+    """What a report is made from; `coterie certificate verify` tells whether it agrees. None where there is none: a run
+    that was stopped has no model, one between organisations no spec. `date` is the day before whose end the run began,
+    as its log tells."""
+
+    certificate: "Certificate"
+    summary: dict[str, Any]
+    spec: dict[str, Any] | None
+    model: dict[str, Any] | None
+    intervals: dict[str, Any] | None
+    date: str | None
+    proposal: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, directory: Path) -> "RunFiles":
+        # JAX takes a second to load, and whoever writes a directory or applies a model needs none of it
+        from coterie.certificate import Certificate
+
+        text = _text(directory / "certificate.json")
+        if text is None:
+            raise InputError(f"RUN: {str(directory)!r} holds no certificate.json; the directory of a run is needed")
+        spec, log = _text(directory / "spec.toml"), _text(directory / "run.log") or ""
+        dated = _DATE.match(log)
+        try:
+            tables = None if spec is None else read_toml(spec)
+        except ValueError as error:
+            raise InputError(f"RUN: spec.toml cannot be used ({error})") from None
+        return cls(
+            certificate=Certificate.from_json(text),
+            summary=_table(directory / "summary.json") or {},
+            spec=tables,
+            model=_table(directory / "model.json"),
+            intervals=_table(directory / "intervals.json"),
+            date=dated.group(1) if dated else None,
+            proposal=_table(directory / "proposal.json"),
+        )
+
+    @functools.cached_property
+    def plan(self) -> "Plan":
+        return self.certificate.plan
+
+    @functools.cached_property
+    def schema(self) -> Schema | None:
+        stated = None if self.model is None else self.model.get("schema")
+        return None if stated is None else Schema.from_dict(stated)
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """On public records: error or rmse with what it is compared with."""
+        return _numbers(self.summary.get("test"))
+
+    @property
+    def nonprivate(self) -> dict[str, Any] | None:
+        return _numbers(self.summary.get("nonprivate"))
+
+    @property
+    def alone(self) -> dict[str, Any] | None:
+        """A party's own fit without privacy, the mean over parties."""
+        return _numbers(self.summary.get("alone"))
+
+    @property
+    def errors_by_round(self) -> dict[str, list[float]]:
+        """Of the demo: test errors after each round, by name."""
+        told = self.summary.get("test_error_by_round")
+        if not isinstance(told, dict):
+            return {}
+        return {str(name): [float(value) for value in values] for name, values in told.items()}
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """One number for each feature, the intercept first; none of models that have several."""
+        if self.model is None or not isinstance(self.model.get("coefficients"), dict):
+            return {}
+        named = {"intercept": self.model.get("intercept"), **self.model["coefficients"]}
+        numbers = {name: value for name, value in named.items() if value is not None}
+        return {name: float(value) for name, value in numbers.items()} if all(map(_number, numbers.values())) else {}
+
+    @property
+    def data_set(self) -> str:
+        """Which data, as the spec has it: names, never contents."""
+        data = (self.spec or {}).get("data", {})
+        if "dataset" in data:
+            return f"{data['dataset']}, which comes with Coterie and is public"
+        if "file" in data:
+            return f"file {Path(str(data['file'])).name}"
+        if isinstance(data.get("files"), dict):
+            return "one file of each party"
+        return str(self.summary.get("data", "not stated" if self.proposal is None else "each site's own records"))
+
+    @property
+    def purpose(self) -> str:
+        """As the spec has it, or the title of a proposal to sites."""
+        title = (self.proposal or {}).get("title", "not stated")
+        return str((self.spec or {}).get("data", {}).get("purpose", title))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A model of a run, applied: scores of rows that its schema encodes, held to its row norm.
+
+    `slopes` is (feature, output), `constants` (output). Labels are positions in `labels`; None in regression.
+    """
+
+    schema: Schema
+    labels: tuple[str, ...] | None
+    row_norm: float
+    slopes: np.ndarray
+    constants: np.ndarray
+    # of Adult: a feature that is no column of the schema
+    constant_column: bool = False
+    shortening: Shortening | None = None
+
+    @classmethod
+    def of(cls, model: dict[str, Any]) -> "FittedModel":
+        """From the content of a model.json; a run without one number for each feature has no such model."""
+        try:
+            schema, named = Schema.from_dict(model["schema"]), model["coefficients"]
+            if not isinstance(named, dict):
+                raise InputError("model: it is not one number for each feature, so it cannot be applied to a table")
+            slopes = np.array([np.atleast_1d(row) for row in named.values()], dtype=np.float64)
+            constants = np.zeros(slopes.shape[1]) if model["intercept"] is None else np.atleast_1d(model["intercept"])
+            labels = None if model["labels"] is None else tuple(model["labels"])
+            extra = list(named)[len(schema.feature_names) :]
+            if list(named)[: len(schema.feature_names)] != list(schema.feature_names) or extra not in (
+                [],
+                ["constant"],
+            ):
+                raise KeyError("features")
+            kind = ProbableModel if model["loss"] in _PROBABLE else cls
+            row_norm, shortening = float(model["row_norm"]), None
+            if "shortening" in model:
+                centre, scale = (np.array(model["shortening"][name], dtype=float) for name in Shortening._fields)
+                if not centre.shape == scale.shape == (len(slopes),):
+                    raise KeyError("shortening")
+                shortening = Shortening(centre, scale)
+            return kind(schema, labels, row_norm, slopes, constants.astype(float), bool(extra), shortening)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError("model: model.json is no model of a run") from None
+
+    @classmethod
+    def read(cls, run: Path) -> "FittedModel":
+        """The model in a run's directory."""
+        path = run / "model.json"
+        text = _text(path)
+        if text is None:
+            stopped = (run / transcript_name(complete=False)).exists()
+            reason = "the run was stopped, so there is none" if stopped else os.strerror(errno.ENOENT)
+            raise InputError(f"RUN: cannot read {str(path)!r} ({reason})")
+        return cls.of(read_json(f"RUN: {str(path)!r}", text))
+
+    def encode(self, table: Table) -> np.ndarray:
+        X = self.schema.encode(table)
+        return np.column_stack([X, np.ones(len(X))]) if self.constant_column else X
+
+    @property
+    def classes_(self) -> np.ndarray:
+        return np.arange(len(self.labels or ()))
+
+    def scores(self, X: np.ndarray) -> np.ndarray:
+        """(record, output)."""
+        rows = project_rows(X, self.row_norm) if self.shortening is None else self.shortening(X, self.row_norm)
+        return rows @ self.slopes + self.constants
+
+    def decision_function(self, X: np.ndarray) -> np.ndarray:
+        scores = self.scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Positions in `labels`, or numbers."""
+        scores = self.decision_function(X)
+        if self.labels is None:
+            return scores
+        return (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+
+
+class ProbableModel(FittedModel):
+    """A model whose loss knows probabilities."""
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        scores = self.scores(X)
+        if scores.shape[1] == 1:
+            scores = np.column_stack([np.zeros(len(scores)), scores])
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _numbers(stated: Any) -> dict[str, Any] | None:
+    if not isinstance(stated, dict):
+        return None
+    return {str(name): value for name, value in stated.items() if _number(value)}
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return file_text(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"RUN: cannot read {str(path)!r} ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"RUN: {str(path)!r} is not UTF-8 text") from None
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    text = _text(path)
+    if text is None:
+        return None
+    content = read_json(f"RUN: {str(path)!r}", text)
+    if not isinstance(content, dict):
+        raise InputError(f"RUN: {str(path)!r} holds no table")
+    return content

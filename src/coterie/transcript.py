@@ -22,11 +22,11 @@ from coterie.algorithms.algorithm import Heard
 from coterie.charts import Lines, Series
 from coterie.data.federation import Shortening
 from coterie.errors import InputError
-from coterie.network.impairments import ImpairedTopology, Impairments
-from coterie.network.selection import All, participants
+from coterie.network.channels import ImpairedTopology, Impairments
+from coterie.network.topology import All, participants
 from coterie.plan import Plan
 from coterie.privacy.accountants import Ledger
-from coterie.serialise import decode, encode
+from coterie.values import decode, encode
 
 _MEMBERS = ("header.npy", "releases.npy")
 # bytes, four to a letter: it holds the whole plan

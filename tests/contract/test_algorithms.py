@@ -9,10 +9,8 @@ import pytest
 
 from coterie.algorithms import ALGORITHMS, EdgewiseADMM, MemorylessWalk
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.channels import Broadcast, Curator, SecureSum
-from coterie.network.selection import Sample, Walk
-from coterie.network.topology import make_topology
+from coterie.network.topology import Sample, Walk, make_topology
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient
@@ -27,6 +25,7 @@ from coterie.privacy.objective import (
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
 from coterie.privacy.standardising import StandardisedGradient
 from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
 
 FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(20, 30, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)

@@ -17,8 +17,7 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, LeakError
 from coterie.network.channels import Curator, SecureSum
-from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled
-from coterie.network.topology import UNRESTRICTED, make_topology
+from coterie.network.topology import UNRESTRICTED, All, Cyclic, Poisson, Sample, Shuffled, make_topology
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient

@@ -25,7 +25,7 @@ from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.network.channels import Broadcast, Curator, SecureSum, Token
-from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk
+from coterie.network.topology import All, Cyclic, Poisson, Sample, Shuffled, Walk
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient

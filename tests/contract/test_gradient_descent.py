@@ -15,14 +15,12 @@ from coterie.engines.in_process import run, run_many
 from coterie.errors import InputError, LeakError
 from coterie.estimators import exact
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
-from coterie.network.selection import Poisson, Sample
-from coterie.network.topology import make_topology
+from coterie.network.topology import Poisson, Sample, make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
-from coterie.privacy.noise import Seeded
-from coterie.privacy.sampling import STEPS
+from coterie.privacy.noise import STEPS, Seeded
 from coterie.problems import L1, L2, Huber, Logistic, Multinomial, Problem, Squared
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 CHANNELS = {
     "nobody": Broadcast(),

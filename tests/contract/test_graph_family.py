@@ -16,7 +16,7 @@ from coterie.algorithms import (
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.network.impairments import Impairments
+from coterie.network.channels import Impairments
 from coterie.network.topology import make_topology
 from coterie.papers.dual_variable.tradeoff import AccuracyLoss, PrivacyUtility, best_alpha
 from coterie.plan import Plan
@@ -30,8 +30,8 @@ from coterie.privacy.objective import (
     PenaltyPerturbation,
 )
 from coterie.problems import L2, Logistic, Problem
-from coterie.schedules import Schedule
 from coterie.transcript import Transcript
+from coterie.values import Schedule
 
 RING = make_topology("ring", 5)
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)

@@ -18,7 +18,7 @@ from coterie.cli.spec import execution, preparation
 from coterie.errors import LocalSolveError
 from coterie.rundir import Reserved
 from coterie.spending import Spending
-from coterie.stopping import stoppable
+from coterie.terminal import stoppable
 from coterie.transcript import Transcript
 
 SPEC = """\

@@ -202,7 +202,7 @@ def federation(X=X, Y=Y, **more):
 
 
 def scored(**more):
-    from coterie.cli.spec.fitted import FittedModel
+    from coterie.rundir import FittedModel
 
     given = {"y": np.zeros(3, int), "X": np.zeros((3, 3)), **WORDS, **more}
     return evaluate(FittedModel.of(MODEL), given.pop("X"), given.pop("y"), **given)

@@ -27,7 +27,7 @@ from coterie.problems import (
     Problem,
     Squared,
 )
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 # three size classes among six parties: enough to be unequal, few enough to compile quickly
 SIZES = {"equal": (40,) * 6, "unequal": (4, 4, 50, 50, 50, 82)}

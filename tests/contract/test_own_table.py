@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.cli.spec.fitted import FittedModel
 from coterie.data.tables import read_columns
+from coterie.rundir import FittedModel
 from coterie.spending import Spending
 
 SCHEMA = """\

@@ -20,21 +20,19 @@ from coterie.algorithms import (
 from coterie.data import Federation
 from coterie.engines import argmin, own_steps, rounds
 from coterie.engines.in_process import PATHS, Paths, Work, choose, run, run_many
-from coterie.engines.inputs import Inputs
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import Inputs, set_up
 from coterie.errors import InputError, LocalSolveError
 from coterie.minimisers import matrices
 from coterie.minimisers.native.minimiser import Native
-from coterie.network.channels import Curator
-from coterie.network.impairments import Impairments
-from coterie.network.selection import Poisson, Walk
+from coterie.network.channels import Curator, Impairments
+from coterie.network.topology import Poisson, Walk
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation
 from coterie.privacy.proximal import LocalNoise, SumNoise
 from coterie.problems import L1, L2, HuberisedHinge, Logistic, Problem, Squared
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0, class_weight=(1.0, 2.0))
 GENERAL = Paths(only=("general",))

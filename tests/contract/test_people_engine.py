@@ -10,7 +10,7 @@ from coterie.data import Federation
 from coterie.engines import people
 from coterie.engines.in_process import Paths, Work, choose, run
 from coterie.network.channels import Curator, SecureSum
-from coterie.network.selection import Sample
+from coterie.network.topology import Sample
 from coterie.plan import Plan
 from coterie.privacy.for_engines import few_enough
 from coterie.privacy.noise import Seeded

@@ -14,17 +14,16 @@ from coterie.engines import in_process, people
 from coterie.engines.in_process import Paths, Work, choose
 from coterie.errors import LocalSolveError
 from coterie.network.channels import Curator, SecureSum
-from coterie.network.selection import EVERYBODY_WORKS, Cyclic, Poisson, Sample
+from coterie.network.topology import EVERYBODY_WORKS, Cyclic, Poisson, Sample
 from coterie.plan import Plan
 from coterie.privacy import for_engines
 from coterie.privacy.events import Unprotected
 from coterie.privacy.mechanisms import issue
-from coterie.privacy.noise import Seeded, SystemEntropy
+from coterie.privacy.noise import STEPS, Seeded, SystemEntropy
 from coterie.privacy.proximal import ProxScales, SumMoveGrant, SumNoise, _clipped_move
-from coterie.privacy.sampling import STEPS
 from coterie.problems import L1, L2, Ball, ElasticNet, Huber, Problem, Records, Squared
-from coterie.schedules import Schedule
 from coterie.transcript import Interrupted
+from coterie.values import Schedule
 
 pytest.importorskip("numba")
 

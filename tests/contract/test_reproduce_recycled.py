@@ -26,7 +26,7 @@ from coterie.papers.recycled.experiment import (
     with_published_total,
 )
 from coterie.papers.runner import reproduce
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 TINY = Scale(runs=2, iterations=2, quick=True)
 
@@ -283,7 +283,7 @@ def test_the_table_of_the_frontier():
     times = derived["table: times less", "DVP"]
     assert (times.x, times.low, times.high) == ([5], [pytest.approx(32)], [np.inf])
     assert ("table: times less", "R-ADMM") not in derived
-    section = runner.section(frontier.FIGURES["frontier"], curves, frontier.claims(curves, TINY), TINY)
+    section = runner.section(frontier.FIGURES[0], curves, frontier.claims(curves, TINY), TINY)
     assert text in section
 
 

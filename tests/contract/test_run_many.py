@@ -15,7 +15,7 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded
 from coterie.privacy.objective import DualPerturbation, LinearPerturbation, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 SMALLEST = Paths().together_from
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(2.0), record_weight=1.0)

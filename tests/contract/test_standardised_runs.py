@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.cli.spec import execute, prepare, read_spec
-from coterie.cli.spec.fitted import FittedModel
 from coterie.cli.spec.verification import verify_path
 from coterie.errors import InputError
+from coterie.rundir import FittedModel
 
 SPEC = """
 [data]

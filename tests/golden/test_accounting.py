@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from coterie.algorithms import NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy import accountants
@@ -22,6 +21,7 @@ from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian,
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
 from coterie.privacy.objective import ArgminBounds, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.7, 8.0, 32.0, 500.0])
 

@@ -164,6 +164,13 @@ def test_prices_are_read_back_as_they_were(ledger):
     assert Price.from_dict(price.to_dict()) == price
 
 
+def test_a_price_keeps_both_directions():
+    event = GaussianObjective(ratio=0.2, jacobian=0.01, rank=2, adjacency="zero-out", margin=False)
+    with_it, without = 3 * event.rdp(ORDERS)
+    assert (with_it != without).any()
+    assert Price.of([(event, 3)], DELTA).curve == (tuple(with_it), tuple(without))
+
+
 BAD = [
     {"epsilon": -1.0},
     {"epsilon": math.nan},

@@ -13,7 +13,7 @@ import pytest
 from flint import arb, arb_series, ctx
 
 from coterie.native import as241
-from coterie.privacy import sampling
+from coterie.privacy import noise
 
 UNIT = 2.0**-53
 # relative, of the ratios themselves
@@ -106,14 +106,14 @@ def test_computed_values_keep_the_whole_bound():
     places = [0, 1, 2, 2**10, int(0.425 * 2**64), 2**63 - 2**44, 2**63 - 2**45, int(2**63 - np.exp(-25.0) * 2**64)]
     near = np.array([sign * p + k for p in places for sign in (-1, 1) for k in range(-2, 3)], dtype=object)
     words = np.concatenate([words, np.clip(near, -(2**63) + 2**44, 2**63 - 2**44 - 1).astype(np.int64)])
-    found = sampling.quantile(words[None])[0]
+    found = noise.quantile(words[None])[0]
     ctx.prec = 200
     worst = 0.0
     for word, z in zip(words.tolist(), found.tolist(), strict=True):
         # both ends of what the word leaves open
         for end in (word, word + 1):
             exact = _exact(end)
-            allowed = arb(sampling.QUANTILE_ERROR) * abs(exact) + arb(2) ** -62
+            allowed = arb(noise.QUANTILE_ERROR) * abs(exact) + arb(2) ** -62
             assert abs(arb(z) - exact) < allowed, (word, z)
             worst = max(worst, float((abs(arb(z) - exact) / allowed).mid()))
     # and the bound is one: a tenth of it would not hold everywhere

@@ -14,7 +14,7 @@ from coterie.privacy.mechanisms import issue
 from coterie.privacy.noise import Seeded
 from coterie.privacy.proximal import WalkNoise
 from coterie.privacy.standardising import SQUARES
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 # --- prices and noises --------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from coterie.algorithms import LocallyNoisedADMM, NoisyGradientDescent, PrimalPe
 from coterie.audit.instances import REGULARISER
 from coterie.engines import argmin, moments, mpi, own_steps, people, rounds
 from coterie.engines.in_process import run
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.network.channels import Curator, PairwiseSum
 from coterie.plan import Plan
 from coterie.privacy import for_engines, mechanisms, proximal, release

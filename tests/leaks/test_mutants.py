@@ -30,7 +30,7 @@ from coterie.algorithms import (
 )
 from coterie.audit.instances import HEAVY, REGULARISER, enumerate_instances
 from coterie.network.channels import Broadcast, Curator, SecureSum
-from coterie.network.selection import Poisson, Walk
+from coterie.network.topology import Poisson, Walk
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.noise import Seeded

@@ -8,11 +8,11 @@ import pytest
 
 from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, SumNoisedADMM
 from coterie.errors import LeakError
-from coterie.facts import Facts
 from coterie.network.channels import Broadcast, Curator
 from coterie.plan import Plan
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem
+from coterie.values import Facts
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(4, 4, 4), n_features=3, row_norm=1.0, labels=("no", "yes"))
 REGULARISER = L2(1.0)

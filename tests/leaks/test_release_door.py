@@ -10,7 +10,6 @@ import pytest
 from coterie.algorithms import NoisyCoordinateDescent, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.data import Federation
 from coterie.errors import InputError, LeakError, PrivacyPreconditionError
-from coterie.facts import Facts
 from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
@@ -18,7 +17,7 @@ from coterie.privacy.mechanisms import ArgminGrant, ArgminScales, GaussianGradie
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise, private_call
 from coterie.problems import L2, Logistic, Problem, Squared
-from coterie.serialise import serialisable
+from coterie.values import Facts, serialisable
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(10, 10, 10), n_features=4, row_norm=1.0, labels=("no", "yes"))
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)

@@ -13,7 +13,7 @@ from coterie.algorithms import BroadcastNoisedADMM, LocallyNoisedADMM, SumNoised
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator, SecureSum
-from coterie.network.selection import Poisson, Sample, Walk
+from coterie.network.topology import Poisson, Sample, Walk
 from coterie.plan import Plan
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.problems import L2, Huber, HuberisedHinge, Problem, Squared

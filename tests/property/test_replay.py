@@ -8,7 +8,6 @@ import pytest
 from coterie.algorithms import ALGORITHMS, PenaltyPerturbedADMM, PrimalPerturbedADMM
 from coterie.audit.replay import Replay, check_sensitivity, declared_sensitivity
 from coterie.errors import InputError, LeakError
-from coterie.facts import Facts
 from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
@@ -22,7 +21,7 @@ from coterie.privacy.objective import (
 )
 from coterie.privacy.proximal import LocalNoise
 from coterie.problems import L2, ElasticNet, Huber, HuberisedHinge, Logistic, Multinomial, Problem
-from coterie.schedules import Schedule
+from coterie.values import Facts, Schedule
 
 FACTS = Facts(parties=("a", "b", "c", "d"), sizes=(4, 4, 5, 6), n_features=3, row_norm=1.0, labels=("n", "y"))
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)

@@ -11,10 +11,10 @@ from coterie.algorithms import (
     fixed_point_admm,
 )
 from coterie.data import Federation
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.keys import PrivateKeys
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
-from coterie.network.selection import Walk
+from coterie.network.topology import Walk
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation

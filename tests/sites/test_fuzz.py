@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made import NAMES, approved, make_sites, plan_of
 
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.keys import PrivateKeys
 from coterie.site.messages import array, pack, unpack
 

@@ -17,7 +17,7 @@ from coterie.data import Label, NumberColumn, Schema
 from coterie.errors import InputError
 from coterie.keys import SEAL_BYTES, Identity, PrivateKeys, Sealer, SignatureError
 from coterie.network.channels import Curator, SecureSum
-from coterie.network.selection import Poisson
+from coterie.network.topology import Poisson
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems import L2, Logistic, Problem
@@ -25,9 +25,10 @@ from coterie.rundir import sums
 from coterie.site.coordinator import Coordinator, PartyError
 from coterie.site.messages import MessageError, numbers, pack, unpack
 from coterie.site.policy import Policy
-from coterie.site.proposal import Proposal
+from coterie.site.proposal import _AROUND_NUMBERS, LONGEST_TITLE, Proposal, most_told
 from coterie.site.site import Site
 from coterie.site.sockets import UnreachableError
+from coterie.site.store import write_whole
 
 ROUNDS = 4
 
@@ -83,6 +84,12 @@ def test_a_round_that_is_asked_for_again_gets_the_stored_bytes(halfway):
     assert sites[0].ledger.head() == head
 
 
+def test_a_coordinators_folder_is_its_own(halfway):
+    sites, *_ = halfway
+    folder = sites[0].store.folder.parents[1] / "run"
+    assert folder.stat().st_mode & 0o7777 == 0o700
+
+
 def test_also_after_a_restart_when_the_history_is_told_anew(halfway):
     sites, proposal, keys, recorded = halfway
     again = Site(sites[0].store.folder)
@@ -131,6 +138,13 @@ def test_nobody_but_the_coordinator_of_the_proposal_can_ask(halfway):
         asked = pack("open", proposal.digest, "coordinator", keys)
         assert kind_of(direct(sites)(NAMES[0], asked)) == "refused"
         assert "is not signed by its key" in last_reason(sites[0])
+
+
+@pytest.mark.parametrize(("kind", "sender"), [("open", NAMES[1]), ("refused", "coordinator")])
+def test_nor_can_it_ask_in_another_name_or_for_something_else(halfway, kind, sender):
+    sites, proposal, keys, _ = halfway
+    assert kind_of(direct(sites)(NAMES[0], pack(kind, proposal.digest, sender, keys))) == "refused"
+    assert "requests come from the coordinator" in last_reason(sites[0])
 
 
 def test_nor_can_anybody_wake_a_run_that_the_site_has_not_begun(tmp_path):
@@ -316,6 +330,9 @@ def test_who_may_ask_and_what_the_site_is_called(tmp_path):
         ("name = 'a'\ndata = 'x.csv'\n[budget]\nepsilon = 1", "both or neither"),
         ("name = 'a'\ndata = 'x.csv'\n[budget]\nepsilon = -1\ndelta = 0.1", "a positive number is needed"),
         ("name = 'a'\ndata = 'x.csv'\n[policy]\ncurator = 1", "true or false is needed"),
+        ("name = 'a'\ndata = 'x.csv'\n[policy]\nsmallest_parties = true", "an integer >= 0 is needed"),
+        ("name = 'a'\ndata = 'x.csv'\n[policy]\nsmallest_parties = -1", "an integer >= 0 is needed"),
+        ("name = 'a'\ndata = 'x.csv'\n[policy]\ncolluders = 1.5", "an integer >= 0 is needed"),
         ("name = 'a'\ndata = 'x.csv'\n[policy]\nalgorithms = ['walk']", "did you mean"),
         ("name = 'a'\ndata = 'x.csv'\n[policy]\ncoordinators = ['coterie1:abc']", "cut off or misspelt"),
         ("name = \x00", "is not TOML"),
@@ -352,6 +369,36 @@ def test_a_proposal_is_read_back_and_any_change_is_found(tmp_path):
     page = proposal.to_markdown()
     assert all(f"| {name} |" in page for name in NAMES)
     assert "the run waits 5 seconds, then ends" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"title": "x" * (LONGEST_TITLE + 1)}, "title: got"),
+        *(({"wait_s": value}, "wait_s: got") for value in (0, -1.0, np.inf, np.nan, True, "soon")),
+        *(({"largest_norm": value}, "largest_norm: got") for value in (0.0, np.inf, "large")),
+    ],
+)
+def test_a_proposal_with_settings_that_are_none_is_refused(tmp_path, settings, sentence):
+    sites, plan = make_sites(tmp_path), plan_of("gradient")
+    propose(plan, sites, title="x" * LONGEST_TITLE, wait_s=1, largest_norm=1e3)
+    with pytest.raises(InputError, match=sentence):
+        propose(plan, sites, **settings)
+
+
+def test_how_long_the_longest_message_to_a_site_is():
+    """Whatever was released since its last one: everybody's, of a walk all visits of others."""
+    number = 8 * 4 + len("coordinator") + _AROUND_NUMBERS
+    assert most_told(plan_of("gradient, nobody trusted")) == 4 * number + _AROUND_NUMBERS
+    assert most_told(plan_of("gradient")) == number + _AROUND_NUMBERS
+    walk = plan_of("walk", 40)
+    holders = [int(np.flatnonzero(row)[0]) for row in walk.participation]
+    longest = 0
+    for party in range(4):
+        visits = [-1, *(t for t, holder in enumerate(holders) if holder == party), len(holders)]
+        longest = max(longest, visits[1], *np.diff(visits[1:]))
+    assert longest > 5
+    assert most_told(walk) == longest * number + _AROUND_NUMBERS
 
 
 def test_what_cannot_be_carried_out_between_sites_is_not_proposed(tmp_path):
@@ -453,6 +500,29 @@ def test_numbers_in_a_message_are_checked(value, sentence):
     message = unpack(pack("release", "0" * 64, "east", PrivateKeys.generate(), round=0, value=value))
     with pytest.raises(MessageError, match=sentence):
         numbers(message["value"], (4,), largest_norm=10.0)
+
+
+@pytest.mark.parametrize("number", [-1, 10**6 + 1, 2**40, 1.0, True, "1", None])
+def test_a_round_is_a_number_of_one(number):
+    keys = PrivateKeys.generate()
+    assert unpack(pack("finish", "0" * 64, "coordinator", keys, first=10**6, heard=[]))["first"] == 10**6
+    with pytest.raises(MessageError, match="'first' is of another type or size"):
+        unpack(pack("finish", "0" * 64, "coordinator", keys, first=number, heard=[]))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, b"x", 1])
+def test_files_of_a_result_have_names(name):
+    keys = PrivateKeys.generate()
+    files = {"x": b"", "y" * 200: b"content"}
+    assert unpack(pack("result", "0" * 64, "coordinator", keys, files=files))["files"] == files
+    # a key that is a number is found when it is decoded
+    with pytest.raises(MessageError, match=r"'files' is of another type or size|cannot be decoded"):
+        unpack(pack("result", "0" * 64, "coordinator", keys, files={name: b""}))
+
+
+def test_what_is_kept_only_its_owner_can_read_and_write(tmp_path):
+    write_whole(tmp_path / "file", b"content")
+    assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o600
 
 
 def test_a_party_that_sends_what_cannot_be_used_is_named(tmp_path):

@@ -19,8 +19,7 @@ from coterie.audit.attack import NotIdentifiableError, Recovered, recover_record
 from coterie.data import Federation, Shard
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.network.channels import Curator
-from coterie.network.impairments import Impairments
+from coterie.network.channels import Curator, Impairments
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
@@ -33,8 +32,8 @@ from coterie.privacy.objective import (
     PenaltyPerturbation,
 )
 from coterie.problems import L1, L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Squared
-from coterie.schedules import Schedule
 from coterie.transcript import Transcript
+from coterie.values import Schedule
 
 N_PARTIES, SIZE, D = 4, 12, 6
 FOUND = 1e-6

@@ -8,12 +8,12 @@ import pytest
 from coterie.algorithms import ConsensusADMM, NoisyGradientDescent, PenaltyPerturbedADMM
 from coterie.certificate import Certificate, make_certificate, shown_loss
 from coterie.errors import AuditError, InputError
-from coterie.facts import Facts
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
 
 DELTA = 1e-5
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)

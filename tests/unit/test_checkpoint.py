@@ -39,6 +39,26 @@ def saved(folder):
     return checkpoint
 
 
+@pytest.mark.parametrize("there", ["a file", "a folder with something in it"])
+def test_a_place_that_holds_something_else_is_refused(tmp_path, there):
+    place = tmp_path / "run"
+    if there == "a file":
+        place.write_text("mine")
+    else:
+        place.mkdir()
+        (place / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match="is no checkpoint and not empty"):
+        Checkpoint(place, rank=0).begin(IDENTITY)
+
+
+def test_a_place_where_the_first_file_was_not_finished_is_begun_anew(tmp_path):
+    (tmp_path / f".{RUN}").write_text("{")
+    checkpoint = Checkpoint(tmp_path, rank=0)
+    checkpoint.begin(IDENTITY)
+    assert checkpoint.exists
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
 def stored(checkpoint):
     return sorted(path for path in checkpoint.directory.iterdir() if path.name != LOCK)
 

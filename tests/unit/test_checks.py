@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from coterie.checks import is_missing, nearest, positive_number, whole_number
 from coterie.errors import InputError
+from coterie.values import is_missing, nearest, positive_number, whole_number
 
 
 @pytest.mark.parametrize("value", [1, 1e-300, 2.5, np.float32(0.5), np.int64(3)])

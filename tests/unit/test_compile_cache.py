@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from coterie.engines import xla
-from coterie.engines.xla import kept_compilations
+from coterie.engines import rounds
+from coterie.engines.rounds import kept_compilations
 
 SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache")
 
@@ -16,7 +16,7 @@ SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_
 @pytest.fixture
 def enabled(monkeypatch, tmp_path):
     """The tests keep programs in a folder of JAX's own; here there is none, as there is for users."""
-    monkeypatch.setattr(xla, "WORTH_KEEPING_S", 0.0)
+    monkeypatch.setattr(rounds, "WORTH_KEEPING_S", 0.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = {name: getattr(jax.config, name) for name in SETTINGS}
     jax.config.update("jax_compilation_cache_dir", None)

@@ -10,7 +10,6 @@ from coterie.algorithms import RecycledADMM
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.topology import Topology, make_topology
 from coterie.papers.penalty.convergence import (
     Spectrum,
@@ -22,7 +21,7 @@ from coterie.papers.recycled.convergence import recycled_conditions, smallest_re
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L1, L2, Box, HuberisedHinge, Logistic, Problem
-from coterie.schedules import Schedule
+from coterie.values import Facts, Schedule
 
 
 def matrices(topology):

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from coterie.data import Federation, Shard
 from coterie.errors import InputError
-from coterie.facts import Facts
+from coterie.values import Facts
 
 X = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [1.0, 0.0]])
 Y = np.array(["no", "yes", "no", "yes"])

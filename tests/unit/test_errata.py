@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import ConsensusADMM
+from coterie.audit.density_ratio import first_grant
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
@@ -21,13 +22,13 @@ from coterie.network.topology import make_topology
 from coterie.papers.bounds import dual_perturbation_theorem_1
 from coterie.papers.dual_variable import errata as privacy
 from coterie.papers.errata import ContradictionError, Erratum, Verdict, bound, compute, known, limit
-from coterie.papers.exact_loss import noise_scale, reached_loss
+from coterie.papers.exact_loss import reached_loss
 from coterie.papers.penalty import errata as limits
 from coterie.papers.recycled.convergence import recycled_conditions
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Problem, Squared
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 COTERIE = Path(sys.executable).with_name("coterie")
 FIELDS = ["id", "paper", "statement", "claimed", "exact", "certified", "verdict"]
@@ -166,7 +167,7 @@ def test_dual_perturbation_as_published_fails_under_all_of_its_hypotheses():
 
 def test_one_iteration_keeps_the_claim_that_twelve_break():
     plan, shift, factors = privacy.last_iterate(1)
-    assert 0.99 < shift / np.abs(factors).max() / noise_scale(plan) <= 1.0
+    assert 0.99 < shift / np.abs(factors).max() / first_grant(plan).scales.noise_scale <= 1.0
 
 
 def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
@@ -179,7 +180,7 @@ def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
     scales = np.abs(factors).ravel() / largest
     scales = [mpmath.mpf(c) for c in scales[scales > 1e-6]]
     assert len(set(scales)) == len(scales)
-    moved = shift / largest / noise_scale(plan)
+    moved = shift / largest / first_grant(plan).scales.noise_scale
 
     with mpmath.workdps(200):
         weights = [1 / mpmath.fprod(1 - (other / c) ** 2 for other in scales if other != c) for c in scales]
@@ -196,7 +197,7 @@ def test_loss_of_a_shifted_sum_of_laplace_noises_is_set_by_the_largest():
     assert losses[2] == pytest.approx(moved, rel=1e-3)
     assert losses[2] <= moved
     # and the hinge is still linear there
-    assert 400 * largest * noise_scale(plan) < 0.5
+    assert 400 * largest * first_grant(plan).scales.noise_scale < 0.5
 
 
 def test_descent_inequality_holds_for_common_penalties():

@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 
 from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending, evaluate
 from coterie.errors import InputError
-from coterie.evaluation import TABLE_OF, calibrated, count, records_moved
+from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, records_moved
 from coterie.network.channels import sum_channel
 from coterie.privacy.mechanisms import ONE_NOISE
 from coterie.privacy.noise import Seeded
@@ -48,6 +48,7 @@ def test_public_records_give_exact_metrics_for_nothing(model):
     assert found["auc"].value == pytest.approx(exact, abs=2e-3)
     assert np.abs(found["calibration"].value).max() < 0.12
     assert (found.epsilon, found.delta, found.public) == (0.0, 0.0, True)
+    assert (found.total_epsilon, found.total_delta) == (0.0, 0.0)
     assert found["accuracy"].standard_error == 0
 
 
@@ -270,3 +271,9 @@ def test_bad_settings_are_refused_in_one_sentence(model, settings, words):
 def test_an_unknown_label_is_refused_by_its_row(model):
     with pytest.raises(InputError, match="y: row 3 has a label"):
         evaluate(model, X[:5], np.array(["ill", "ill", "well", "dead", "ill"]), public=True)
+
+
+def test_a_bin_is_compared_with_its_middle():
+    """Five bins of ten records; as often true as the middle of the bin says, but for the last, where none is."""
+    true = np.array([1.0, 3.0, 5.0, 7.0, 0.0])
+    assert calibration_error(np.array([[10 - true, true]])) == pytest.approx(0.9 / 5)

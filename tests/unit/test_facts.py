@@ -6,7 +6,7 @@ import re
 import pytest
 
 from coterie.errors import InputError
-from coterie.facts import Facts
+from coterie.values import Facts
 
 GOOD = {"parties": ("a", "b"), "sizes": (3, 4), "n_features": 2, "row_norm": 1.0, "labels": ("no", "yes")}
 

@@ -16,14 +16,13 @@ from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import LeakError
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum
-from coterie.network.selection import EVERYBODY_WORKS, Walk
+from coterie.network.topology import EVERYBODY_WORKS, Walk
 from coterie.plan import Plan
 from coterie.privacy.events import Gaussian
 from coterie.privacy.mechanisms import GaussianGradient, SumNoises, grid_event
-from coterie.privacy.noise import Seeded, SystemEntropy
+from coterie.privacy.noise import STEPS, Seeded, SystemEntropy
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise
 from coterie.privacy.release import add_up, add_up_along, seal, seal_total
-from coterie.privacy.sampling import STEPS
 from coterie.problems import L2, Logistic, Problem
 
 DELTA = 1e-5

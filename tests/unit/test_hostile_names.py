@@ -9,7 +9,7 @@ from test_certificate import DELTA, facts, plan, resigned
 from coterie.certificate import Certificate, make_certificate
 from coterie.data import CategoryColumn, Label, NumberColumn, Schema
 from coterie.errors import InputError
-from coterie.facts import Facts
+from coterie.values import Facts
 
 UNSEEN = {
     "a terminal's colour": "north\x1b[31m",

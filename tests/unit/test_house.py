@@ -65,9 +65,9 @@ def test_the_typical_changes_are_all_there():
         ("Only research and commands know the audit", "coterie.audit", ["coterie.cli", "coterie.papers"]),
         ("Nothing knows the commands", "coterie.cli", ["coterie.cli"]),
         (
-            "Only engines, minimisers, the sampler and the grant that owns a kernel know machine code",
+            "Only engines, minimisers, noise and the grant that owns a kernel know machine code",
             "coterie.native",
-            ["coterie.engines", "coterie.minimisers.native", "coterie.privacy.for_engines", "coterie.privacy.sampling"],
+            ["coterie.engines", "coterie.minimisers.native", "coterie.privacy.for_engines", "coterie.privacy.noise"],
         ),
         ("Only engines know minimisers in machine code", "coterie.minimisers.native", ["coterie.engines"]),
     ],

@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coterie.algorithms import PenaltyPerturbedADMM
 from coterie.certificate import party_price
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.ledger import BudgetError, Ledger, LedgerError, Price, Receipt, Terms, entries
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
 
 RECORD = Terms("replace-one", "record")
 PRICE = Price.of([(Gaussian(0.2), 1)], 1e-6)
@@ -88,6 +88,15 @@ def test_what_was_never_committed_can_be_given_back(ledger):
     ledger.commit("first", 0, b"", "request")
     with pytest.raises(InputError, match="committed round 0"):
         ledger.give_back("first")
+
+
+@pytest.mark.parametrize("price", [Price(0.5, 1e-7), Price(0.1, 5e-6)], ids=["epsilon", "delta"])
+def test_sums_may_reach_a_limit_and_not_pass_it(price):
+    with Ledger.create(None, epsilon=1.0, delta=1e-5, composition="sum") as ledger:
+        reserve(ledger, "first", price=price)
+        reserve(ledger, "second", price=price)
+        with pytest.raises(BudgetError, match="nothing was run"):
+            reserve(ledger, "third", price=price)
 
 
 def test_what_would_be_left_is_known_before(ledger):

@@ -746,3 +746,12 @@ def test_entries_of_the_future_do_not_go_back(plain, monkeypatch):
 
 def test_terms_say_what_is_protected():
     assert "2 record(s) per person" in str(dataclasses.replace(RECORD, records_per_person=2))
+
+
+def test_terms_of_parties_add_up_where_their_sizes_agree_or_are_not_known():
+    one, same, other, unknown = (
+        Terms.of("zero-out", "party", parties="ab", sizes=sizes) for sizes in ((1, 2), (1, 2), (1, 3), None)
+    )
+    assert one.add_up_with(same)
+    assert one.add_up_with(unknown)
+    assert not one.add_up_with(other)

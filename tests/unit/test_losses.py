@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.problems import Huber, HuberisedHinge, Logistic, Multinomial, Squared
+from coterie.values import Facts
 
 TWO_LABELS = [Logistic(), HuberisedHinge(), HuberisedHinge(width=0.05), HuberisedHinge(width=2.0)]
 REGRESSION = [Squared(), Huber(), Huber(threshold=0.1), Huber(threshold=30.0)]

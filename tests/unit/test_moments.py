@@ -277,8 +277,9 @@ def test_what_cannot_be_had_is_refused_in_a_sentence():
         dataclasses.replace(plan, moments=dataclasses.replace(plan.moments, second_moment_multiplier=None))
     with pytest.raises(InputError, match="multipliers: got none"):
         Moments(multipliers=(), curvature_weight=0.5)
-    with pytest.raises(InputError, match="derivatives multiplier: got -1"):
-        Moments(multipliers=(-1.0,), curvature_weight=0.5)
+    for wrong in (-1.0, 0.0, np.inf):
+        with pytest.raises(InputError, match=f"derivatives multiplier: got {wrong}"):
+            Moments(multipliers=(wrong,), curvature_weight=0.5)
     with pytest.raises(InputError, match=r"curvature_weight: got 2.*\(0, 1\.7\]"):
         Moments(multipliers=(1.0,), curvature_weight=2.0)
     with pytest.raises(InputError, match=r"inference: got 1\.5"):

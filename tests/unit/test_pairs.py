@@ -15,15 +15,14 @@ from coterie.audit.coalition import messages
 from coterie.data.federation import Federation
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.network.channels import Curator, PairwiseSum
+from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum, channel_of
 from coterie.network.topology import AllPairs, Topology, make_topology
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_delta, gaussian_epsilon
 from coterie.privacy.events import Gaussian
 from coterie.privacy.mechanisms import GaussianGradient
-from coterie.privacy.noise import KeyedEntropy, Seeded
+from coterie.privacy.noise import STEPS, KeyedEntropy, Seeded
 from coterie.privacy.pairs import PairNoise, PairStreams, pair_secret, solve
-from coterie.privacy.sampling import STEPS
 from coterie.problems import L2, Logistic, Problem
 
 RNG = np.random.default_rng(0)
@@ -174,6 +173,13 @@ def test_too_few_partners_for_so_many_colluders():
 def test_colluders_are_said_with_pairs_and_only_with_them(trust, colluders):
     with pytest.raises(InputError, match="colluders: got"):
         coterie.Privacy(epsilon=1.0, delta=1e-6, adjacency="replace-one", trust=trust, colluders=colluders)
+
+
+def test_who_is_trusted_decides_what_carries_a_sum():
+    assert channel_of("none", None) == Broadcast()
+    assert channel_of("curator", None) == Curator()
+    assert channel_of("secure-sum", None) == SecureSum()
+    assert channel_of("pairs", 2) == PairwiseSum(colluders=2, spread=256.0)
 
 
 # --- last bits: the law of messages on a grid so coarse that all outcomes can be listed -------------------------------

@@ -17,7 +17,6 @@ from coterie.algorithms import (
     RecycledADMM,
 )
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.topology import make_topology
 from coterie.papers.bounds import dual_perturbation_records, nonprivate_records, published_bound, recycled_records
 from coterie.plan import Plan
@@ -29,7 +28,7 @@ from coterie.privacy.objective import (
     PenaltyPerturbation,
 )
 from coterie.problems import L2, Box, HuberisedHinge, Logistic, Multinomial, Problem
-from coterie.schedules import Schedule
+from coterie.values import Facts, Schedule
 
 FACTS = Facts(parties=("a", "b", "c"), sizes=(20, 40, 50), n_features=3, row_norm=1.0, labels=("n", "y"))
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(3.0), party_weight=2.0)

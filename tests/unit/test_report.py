@@ -10,14 +10,15 @@ import pytest
 
 from coterie.certificate import make_certificate
 from coterie.charts import Bar, Bars, Lines, Network, Series, _fit, _ticks, _two_lines, alike, tiny
-from coterie.cli.report import report_of, write_report
+from coterie.cli.spec.execution import report_of, write_report
 from coterie.data import Federation
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.plan import Plan
 from coterie.problems import L2, Logistic, Problem
 from coterie.promise import Privacy
-from coterie.report import Published, RunFiles, compare_page, report_page
+from coterie.report import Published, compare_page, report_page
 from coterie.rules import Settled, make_plan
+from coterie.rundir import RunFiles
 
 HOSTILE = ["</title><script>alert(1)</script>", '"><img src=http://x.invalid onerror=a()>', "<!--", "A & B"]
 UNCLOSED = ("meta", "br", "img")

@@ -13,10 +13,9 @@ from coterie.cli.demo import make_plan as demo_plan
 from coterie.cli.spec import prepare, read_spec
 from coterie.data import Label, NumberColumn, NumberLabel, Schema
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.topology import Topology
 from coterie.problems import L2, Huber, Logistic, Problem
-from coterie.schedules import Schedule
+from coterie.values import Facts, Schedule
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BUDGET = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "replace-one"}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.privacy import sampling
-from coterie.privacy.sampling import GAMMA_STEPS, STEPS
+from coterie.privacy import noise
+from coterie.privacy.noise import GAMMA_STEPS, STEPS
 
 BITS = 256
 DIGITS = 60
@@ -35,13 +35,13 @@ def edge_of(n, steps, low, high):
     """The least u between these that leads beyond n."""
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if from_bits(sampling.rounded_gaussian, middle, steps) <= n else (low, middle)
+        low, high = (middle, high) if from_bits(noise.rounded_gaussian, middle, steps) <= n else (low, middle)
     return high
 
 
 @pytest.fixture(params=["NumPy", "machine code"])
 def arithmetic(request, monkeypatch):
-    monkeypatch.setattr(sampling, "numba_loaded", lambda: request.param == "machine code")
+    monkeypatch.setattr(noise, "numba_loaded", lambda: request.param == "machine code")
 
 
 @pytest.mark.usefixtures("arithmetic")
@@ -66,13 +66,13 @@ def test_machine_code_draws_the_same_numbers_and_doubts_no_fewer(monkeypatch):
     words = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, (500, 64), np.int64)
     drawn = {}
     for machine_code in (False, True):
-        monkeypatch.setattr(sampling, "numba_loaded", lambda chosen=machine_code: chosen)
-        drawn[machine_code] = sampling.rounded_gaussian(words, lambda *place: hash(place) % 2**192)
+        monkeypatch.setattr(noise, "numba_loaded", lambda chosen=machine_code: chosen)
+        drawn[machine_code] = noise.rounded_gaussian(words, lambda *place: hash(place) % 2**192)
     np.testing.assert_array_equal(drawn[True], drawn[False])
 
     # a fifth of all numbers are that near to an edge
     out, edge = np.empty(words.size), 0.4
-    found = [rounds(words.reshape(-1), STEPS, edge, out) for rounds in (sampling._round, sampling._round_natively)]
+    found = [rounds(words.reshape(-1), STEPS, edge, out) for rounds in (noise._round, noise._round_natively)]
     assert found[0] == found[1]
     assert len(found[0]) == pytest.approx(0.2 * words.size, rel=0.1)
 
@@ -80,7 +80,7 @@ def test_machine_code_draws_the_same_numbers_and_doubts_no_fewer(monkeypatch):
 def test_nothing_stops_in_the_tails():
     """All bits zero lead to the end of what 256 bits can tell, beyond 18 standard deviations, on both sides."""
     for u, sign in ((1, -1), (2**BITS - 2, 1)):
-        found = from_bits(sampling.rounded_gaussian, u, STEPS)
+        found = from_bits(noise.rounded_gaussian, u, STEPS)
         with mpmath.workprec(BITS + 100):
             exact = sign * -mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(2) ** (1 - BITS) - 1)
         assert abs(found / STEPS - float(exact)) < 0.1
@@ -105,13 +105,11 @@ def test_fast_draws_are_those_of_arbitrary_precision(law, monkeypatch):
     """Every draw of a thousand is decided again with all its bits."""
     rng = np.random.default_rng(3)
     many, more = words(rng, 250, 4), hashed_more(rng)
-    fast = getattr(sampling, law)(many, more)
+    fast = getattr(noise, law)(many, more)
     if law == "rounded_gaussian":
-        exact = [
-            [sampling._rounded_exactly(sampling._Number(many, i, j, more), STEPS) for j in range(4)] for i in range(250)
-        ]
+        exact = [[noise._rounded_exactly(noise._Number(many, i, j, more), STEPS) for j in range(4)] for i in range(250)]
     else:
-        exact = [sampling._rounded_gamma_exactly(many, row, more, GAMMA_STEPS) for row in range(250)]
+        exact = [noise._rounded_gamma_exactly(many, row, more, GAMMA_STEPS) for row in range(250)]
     np.testing.assert_array_equal(fast, exact)
 
 
@@ -121,14 +119,14 @@ def test_doubtful_draws_are_noticed():
         with mpmath.workprec(400):
             edge = mpmath.ncdf((mpmath.mpf(n) + 0.5) / STEPS)
             word = int(mpmath.floor(edge * 2**64))
-        both = [from_bits(sampling.rounded_gaussian, (word << 192) + rest, STEPS) for rest in (0, 2**192 - 1)]
+        both = [from_bits(noise.rounded_gaussian, (word << 192) + rest, STEPS) for rest in (0, 2**192 - 1)]
         assert both == [n, n + 1]
 
 
 def test_rounded_gaussians_follow_their_law():
     """400,000 seeded draws with 2 steps a deviation, cell by cell: chi-square at 1e-4; a deviation off by 1 % fails."""
     rng = np.random.default_rng(8)
-    found = sampling.rounded_gaussian(words(rng, 400, 1000), hashed_more(rng), 2.0).ravel()
+    found = noise.rounded_gaussian(words(rng, 400, 1000), hashed_more(rng), 2.0).ravel()
     for factor, accepted in ((1.0, True), (0.99, False), (1.01, False)):
         edges = np.arange(-7.5, 8.5)
         inner = np.diff(stats.norm.cdf(edges / (2.0 * factor)))
@@ -143,7 +141,7 @@ def test_discrete_gaussians_follow_their_law(steps):
     """Chi-square at 1e-4, of 10,000 seeded draws; the rounded Gaussian they are made from is refused at one step a
     deviation, where the two laws differ most."""
     rng = np.random.default_rng(11)
-    found = sampling.discrete_gaussian(words(rng, 100, 200), hashed_more(rng), steps).ravel()
+    found = noise.discrete_gaussian(words(rng, 100, 200), hashed_more(rng), steps).ravel()
     n = np.arange(-int(6 * steps), int(6 * steps) + 1)
     weights = np.exp(-(n**2) / (2 * steps**2))
     expected = weights / weights.sum() * found.size
@@ -153,7 +151,7 @@ def test_discrete_gaussians_follow_their_law(steps):
     keep_expected = np.array([*expected[keep], found.size - expected[keep].sum()])
     assert stats.chisquare(keep_counts, keep_expected).pvalue > 1e-4
     if steps == 1.0:
-        rounded = sampling.rounded_gaussian(words(rng, 100, 100), hashed_more(rng), steps).ravel()
+        rounded = noise.rounded_gaussian(words(rng, 100, 100), hashed_more(rng), steps).ravel()
         counts = np.array([(rounded == k).sum() for k in n])
         keep_counts = np.array([*counts[keep], rounded.size - counts[keep].sum()])
         assert stats.chisquare(keep_counts, keep_expected).pvalue < 1e-4
@@ -169,8 +167,8 @@ def test_the_chance_to_keep_a_proposal_is_what_makes_it_discrete():
             # of coins that keep n
             while high - low > 1:
                 middle = (low + high) // 2
-                coin = sampling._Number(np.array([[(middle >> 192) - 2**63]]), 0, 0, _rest(middle))
-                low, high = (middle, high) if sampling._is_kept(coin, n, steps) else (low, middle)
+                coin = noise._Number(np.array([[(middle >> 192) - 2**63]]), 0, 0, _rest(middle))
+                low, high = (middle, high) if noise._is_kept(coin, n, steps) else (low, middle)
             kept = mpmath.mpf(high) / mpmath.mpf(2) ** BITS
             rounded = mpmath.ncdf((n + mpmath.mpf(0.5)) / steps) - mpmath.ncdf((n - mpmath.mpf(0.5)) / steps)
             ratios.append(kept * rounded / mpmath.exp(-(mpmath.mpf(n) ** 2) / (2 * mpmath.mpf(steps) ** 2)))
@@ -185,21 +183,36 @@ def test_unrounded_draws_are_as_near_as_they_say():
     rng = np.random.default_rng(5)
     many, more = words(rng, 40, 12), hashed_more(rng)
     # far out: completed
-    many[0, 0], many[0, 7] = -(2**63) + 5, 2**63 - 3
-    normal, gamma = sampling.gaussian(many, more), sampling.gamma_sphere(many, more)
+    many[0, 0], many[0, 7], many[1, 7] = -(2**63) + 5, 2**63 - 3, -(2**63) + 5
+    normal, gamma = noise.gaussian(many, more), noise.gamma_sphere(many, more)
     for row in range(40):
-        exact = [float(sampling._normal(sampling._Number(many, row, j, more), 256)) for j in range(12)]
-        assert np.abs(normal[row] - exact).max() <= sampling.NORMAL_ERROR
-        fine = sampling._rounded_gamma_exactly(many, row, more, 2.0**60) / 2.0**60
-        allowed = sampling.GAMMA_ERROR * (np.linalg.norm(fine) + 6)
+        exact = [float(noise._normal(noise._Number(many, row, j, more), 256)) for j in range(12)]
+        assert np.abs(normal[row] - exact).max() <= noise.NORMAL_ERROR
+        fine = noise._rounded_gamma_exactly(many, row, more, 2.0**60) / 2.0**60
+        allowed = noise.GAMMA_ERROR * (np.linalg.norm(fine) + 6)
         assert np.linalg.norm(gamma[row] - fine) <= allowed
     assert abs(normal[0, 0]) > 8.8
     assert abs(normal[0, 7]) > 8.8
 
 
+@pytest.mark.parametrize("parties", [(0, 2), (0, 1, 5), tuple(range(20)), (3, 3, 4, 9, 10, 11)])
+@pytest.mark.parametrize("purpose", ["release", "output"])
+def test_draws_of_many_are_those_of_each_alone_and_no_two_alike(parties, purpose):
+    source = noise.Seeded(7)
+    keys = [(k % 2, party, 4 - k % 3) for k, party in enumerate(parties)]
+    together = source.draw_block("gaussian", 3, keys, purpose)
+    for key, row in zip(keys, together, strict=True):
+        np.testing.assert_array_equal(source.draw_block("gaussian", 3, [key], purpose)[0], row)
+    assert len(np.unique(together)) == together.size
+
+
+def test_no_two_purposes_have_one_number():
+    assert len(set(noise._PURPOSE.values())) == len(noise._PURPOSE)
+
+
 @pytest.mark.parametrize("d", [1, 7, 105])
 def test_gamma_norms_beyond_the_stated_one_are_as_rare_as_stated(d):
-    assert stats.gamma(d).sf(sampling.largest_gamma(d)) <= sampling.GAMMA_TAIL <= 2.0**-80
+    assert stats.gamma(d).sf(noise.largest_gamma(d)) <= noise.GAMMA_TAIL <= 2.0**-80
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.1, 0.25, 0.5, 0.7, 255.5 / 256, 1 - 1e-9])
@@ -209,8 +222,8 @@ def test_coins_show_heads_alike_in_numpy_and_in_machine_code(rate, monkeypatch):
     later = np.random.default_rng(4).random(np.count_nonzero(coins == whole))
     found = {}
     for native in (False, True):
-        monkeypatch.setattr(sampling, "numba_loaded", lambda native=native: native)
-        found[native] = sampling.heads(coins, rate, lambda size: later[:size]).tolist()
+        monkeypatch.setattr(noise, "numba_loaded", lambda native=native: native)
+        found[native] = noise.heads(coins, rate, lambda size: later[:size]).tolist()
     assert found[True] == found[False]
     # a coin and its later bits are the first digits of one number, to base 256
     number = coins.astype(float)

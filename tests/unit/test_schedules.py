@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import InputError
-from coterie.schedules import Schedule, as_schedule
+from coterie.values import Schedule, as_schedule
 
 positive = st.floats(1e-3, 1e3)
 ratios = st.floats(0.8, 1.2)
@@ -80,3 +80,9 @@ def test_the_number_of_parties_is_checked_by_name():
     for schedule in (Schedule((1.0, 2.0)), Schedule(1.0, (1.0, 2.0))):
         with pytest.raises(InputError, match=r"^penalty: 2 values given for 3 parties;"):
             schedule.check_parties("penalty", 3)
+
+
+def test_numbers_of_each_party_may_be_starts_or_ratios():
+    assert Schedule((1.0, 2.0)).per_party
+    assert Schedule(1.0, (0.5, 0.9)).per_party
+    assert not Schedule(1.0, 0.5).per_party

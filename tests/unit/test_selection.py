@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from coterie.errors import InputError
-from coterie.network.selection import All, Cyclic, Poisson, Sample, Shuffled, Walk, participants
-from coterie.network.topology import make_topology
+from coterie.network.topology import All, Cyclic, Poisson, Sample, Shuffled, Walk, make_topology, participants
 
 N, ROUNDS = 6, 600
 ANYBODY = make_topology("unrestricted", N)

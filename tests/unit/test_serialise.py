@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.problems import Box, ElasticNet, Huber, Logistic, Problem
-from coterie.schedules import Schedule
-from coterie.serialise import canonical, decode, digest, encode, serialisable
+from coterie.values import Facts, Schedule, canonical, decode, digest, encode, serialisable
 
 numbers = st.floats(1e-300, 1e300)
 

@@ -13,10 +13,10 @@ from coterie.data import CategoryColumn, Label, NumberColumn, NumberLabel, Schem
 from coterie.data.tables import CHUNK_ROWS, column_names, read_columns
 from coterie.errors import InputError
 from coterie.network.channels import SecureSum
-from coterie.network.selection import Sample, Walk
+from coterie.network.topology import Sample, Walk
 from coterie.privacy.objective import OutputPerturbation
 from coterie.problems import ElasticNet, Huber, Logistic, Multinomial
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 PRIVACY = '[privacy]\nepsilon = 2.0\ndelta = 1e-5\nadjacency = "replace-one"\n'
 SCHEMA = Schema(

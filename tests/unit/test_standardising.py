@@ -20,7 +20,7 @@ from coterie.audit.replay import check_sensitivity
 from coterie.certificate import make_certificate
 from coterie.data.federation import Federation, make_design
 from coterie.engines.in_process import run, run_many
-from coterie.engines.inputs import numbers_in
+from coterie.engines.rounds import numbers_in
 from coterie.errors import InputError
 from coterie.estimators import exact
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, SecureSum

@@ -21,9 +21,9 @@ def records(n):
     return Records(RNG.normal(size=(n, D)), RNG.normal(size=n), np.full(n, 1.5))
 
 
-def granted(kind, radius):
+def granted(kind, radius, *, tolerance=1e-9, strict=1.0):
     scales = ProxScales(
-        CURVATURE, SHARE_OF_L2, RELAXATION, radius, noise_std=0.4, steps=STEPS, tolerance=1e-9, strict=1.0
+        CURVATURE, SHARE_OF_L2, RELAXATION, radius, noise_std=0.4, steps=STEPS, tolerance=tolerance, strict=strict
     )
     return issue(kind, Unprotected(), priced_for=PROBLEM, **scales._asdict())
 
@@ -111,3 +111,15 @@ def test_a_sum_of_gradients_has_none_that_is_longer_than_the_clip(coordinates):
     expected = (weight[:, None] * each * np.minimum(1.0, clip / lengths)[:, None]).sum(axis=0)
     found = grant.gradient(PROBLEM, shard, at=CENTRE, coordinates=coordinates)
     np.testing.assert_allclose(found.value, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("kind", [SumMoveGrant, StateGrant])
+def test_a_step_that_misses_what_its_price_relies_on_is_never_sent(kind, n):
+    """No solver meets a tolerance below zero; where clipping pays for what is released it need not."""
+    shard = records(n)
+    for strict in (1.0, 0.0):
+        grant = granted(kind, 0.1, tolerance=-1.0, strict=strict)
+        step = grant.move if kind is SumMoveGrant else grant.advance
+        _, contributed = step(PROBLEM, shard, centre=CENTRE, state=STATE)
+        assert np.isnan(contributed.value).all() if strict else np.isfinite(contributed.value).all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coterie.errors import InputError
 from coterie.network.topology import GRAPHS, AllPairs, Topology, make_topology
-from coterie.serialise import canonical, decode, digest, encode
+from coterie.values import canonical, decode, digest, encode
 
 
 @pytest.mark.parametrize("name", GRAPHS)

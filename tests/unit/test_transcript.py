@@ -9,10 +9,10 @@ import pytest
 
 from coterie.algorithms import ConsensusADMM
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.plan import Plan
 from coterie.problems import L2, Logistic, Problem
 from coterie.transcript import Interrupted, Transcript
+from coterie.values import Facts
 
 
 @pytest.fixture(scope="module")

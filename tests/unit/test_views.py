@@ -12,14 +12,14 @@ from coterie.algorithms import (
     MemorylessWalk,
     WalkADMM,
 )
-from coterie.facts import Facts
 from coterie.network.channels import Curator
-from coterie.network.selection import Sample, Walk
+from coterie.network.topology import Sample, Walk
 from coterie.papers.fixed_point.views import three_views
 from coterie.plan import Plan
 from coterie.privacy.image import ImageNoise
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, WalkNoise
 from coterie.problems import L2, Logistic, Problem
+from coterie.values import Facts
 
 N, STEP, MULTIPLIER, ROUNDS, DELTA = 100, 0.5, 30.0, 40, 1e-6
 SETTINGS = {"prox_step": STEP, "relaxation": 0.5, "noise_multiplier": MULTIPLIER}

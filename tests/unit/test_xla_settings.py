@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from coterie.engines import xla
+from coterie.engines import rounds
 
 RUN = """
 import numpy as np
@@ -44,10 +44,10 @@ def test_both_ways_release_the_same():
 
 def test_whoever_has_settings_keeps_them(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    assert xla.simple_code() is None
+    assert rounds.simple_code() is None
 
 
 def test_other_releases_of_jaxlib_keep_their_defaults(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(xla, "version", lambda _: "0.99.0")
-    assert xla.simple_code() is None
+    monkeypatch.setattr(rounds, "version", lambda _: "0.99.0")
+    assert rounds.simple_code() is None

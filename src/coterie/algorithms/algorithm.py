@@ -19,13 +19,12 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_arg
 import jax
 
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.channels import Channel, PairwiseSum, SecureSum, Token
-from coterie.network.selection import EVERYBODY_WORKS, All, Poisson, Selection, Walk
-from coterie.network.topology import Topology
+from coterie.network.topology import EVERYBODY_WORKS, All, Poisson, Selection, Topology, Walk
 from coterie.privacy.mechanisms import Grant, Mechanism
 from coterie.privacy.release import Contribution, Release
 from coterie.problems import Problem, Records
+from coterie.values import Facts
 
 GrantT = TypeVar("GrantT", bound=Grant)
 

@@ -26,8 +26,7 @@ from coterie.network.channels import Broadcast
 from coterie.network.topology import Topology
 from coterie.privacy.mechanisms import ArgminGrant, Mechanism
 from coterie.privacy.objective import NoNoise
-from coterie.schedules import ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import ScheduleField, as_schedule, serialisable
 
 ZHANG_ZHU_2016 = Citation(
     key="zhang-zhu-2016",

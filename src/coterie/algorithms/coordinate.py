@@ -19,12 +19,10 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel
-from coterie.network.selection import Cyclic, Sample, Selection, Shuffled, participants
-from coterie.network.topology import UNRESTRICTED, make_topology
+from coterie.network.topology import UNRESTRICTED, Cyclic, Sample, Selection, Shuffled, make_topology, participants
 from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.problems import Ball, Regulariser
-from coterie.schedules import ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import ScheduleField, as_schedule, serialisable
 
 Coordinates = Cyclic | Shuffled | Sample
 IN_TURN = Cyclic()

@@ -16,7 +16,7 @@ from typing import ClassVar
 from coterie.algorithms.algorithm import Citation
 from coterie.algorithms.consensus import ZHANG_ZHU_2016, GraphADMM
 from coterie.privacy.objective import DualPerturbation
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 @serialisable

@@ -23,7 +23,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, GrantT, Heard, check_averaging, running_average
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Channel, SumChannel, Token
-from coterie.network.selection import EVERYBODY_WORKS, Selection, Walk
+from coterie.network.topology import EVERYBODY_WORKS, Selection, Walk
 from coterie.privacy.proximal import (
     BroadcastNoise,
     LocalNoise,
@@ -35,7 +35,7 @@ from coterie.privacy.proximal import (
     WalkNoise,
 )
 from coterie.problems import Regulariser
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 CYFFERS_BELLET_BASU_2023 = Citation(
     key="cyffers-bellet-basu-2023",

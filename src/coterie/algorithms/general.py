@@ -23,7 +23,7 @@ from coterie.minimisers.one_party import minimise
 from coterie.network.channels import Broadcast
 from coterie.privacy.image import ImageGrant, ImageNoise
 from coterie.problems import Records, Regulariser, Squared
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 class ConstraintState(NamedTuple):

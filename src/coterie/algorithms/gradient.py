@@ -35,14 +35,12 @@ import jax.numpy as jnp
 
 from coterie.algorithms.algorithm import Algorithm, Averaging, Citation, GrantT, Heard, check_averaging, running_average
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.channels import Broadcast, SumChannel
-from coterie.network.selection import EVERYBODY_WORKS, Selection
+from coterie.network.topology import EVERYBODY_WORKS, Selection
 from coterie.privacy.mechanisms import GaussianGradient, GradientSumGrant
 from coterie.privacy.standardising import COLUMN_ROUNDS, SQUARES, SUMS, StandardisedGradient, StandardisedGrant
 from coterie.problems import Regulariser
-from coterie.schedules import NOT_GIVEN, OptionalScheduleField, Schedule, ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import NOT_GIVEN, Facts, OptionalScheduleField, Schedule, ScheduleField, as_schedule, serialisable
 
 
 class DescentState(NamedTuple):

@@ -13,7 +13,7 @@ from coterie.algorithms.algorithm import Algorithm, Citation
 from coterie.network.channels import Broadcast
 from coterie.privacy.mechanisms import ArgminGrant
 from coterie.privacy.objective import SoloPerturbation
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 @serialisable

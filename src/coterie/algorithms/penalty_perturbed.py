@@ -22,8 +22,7 @@ from coterie.algorithms.consensus import GraphADMM, heard_sum
 from coterie.errors import InputError
 from coterie.network.topology import Topology
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.schedules import Schedule, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import Schedule, as_schedule, serialisable
 
 
 @serialisable

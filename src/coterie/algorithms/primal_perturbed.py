@@ -10,7 +10,7 @@ from typing import ClassVar
 from coterie.algorithms.algorithm import Citation
 from coterie.algorithms.consensus import GraphADMM
 from coterie.privacy.objective import OutputPerturbation
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 @serialisable

@@ -37,7 +37,7 @@ from coterie.algorithms.algorithm import Citation, running_average
 from coterie.algorithms.consensus import GraphADMM, gap, heard_sum
 from coterie.errors import InputError
 from coterie.privacy.objective import LinearPerturbation, NoNoise, OutputPerturbation
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 
 class RecycledState(NamedTuple):

@@ -26,7 +26,7 @@ from scipy.optimize import least_squares
 from coterie.algorithms.consensus import GraphADMM
 from coterie.data.federation import Shard
 from coterie.errors import InputError
-from coterie.network.impairments import ImpairedTopology
+from coterie.network.channels import ImpairedTopology
 from coterie.plan import Plan
 from coterie.privacy.events import Unprotected
 from coterie.problems import Loss

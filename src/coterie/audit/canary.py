@@ -20,7 +20,7 @@ from coterie.audit.recording import Prepared, Workbench, unit_draws
 from coterie.data.federation import Federation, Shard
 from coterie.engines.in_process import run
 from coterie.errors import InputError
-from coterie.network.selection import All
+from coterie.network.topology import All
 from coterie.plan import Plan
 
 N_CANARIES = 200

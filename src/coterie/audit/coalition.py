@@ -17,7 +17,7 @@ from coterie.audit.gaussian_view import GaussianPair, compared
 from coterie.audit.recording import Affine, Workbench, with_probes
 from coterie.data.federation import Federation
 from coterie.network.channels import PairwiseSum
-from coterie.network.selection import All
+from coterie.network.topology import All
 from coterie.plan import Plan
 from coterie.privacy.noise import Keys
 from coterie.privacy.pairs import PairStreams

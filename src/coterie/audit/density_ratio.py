@@ -17,10 +17,12 @@ import jax
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from coterie.checks import positive_number
+from coterie.audit.finding import largest
 from coterie.errors import CoterieError, InputError
+from coterie.plan import Plan
 from coterie.privacy.noise import Law
 from coterie.problems import Loss, Records
+from coterie.values import positive_number
 
 Pair = tuple[Records, Records]
 # relative, of every integral, unless the caller allows more
@@ -57,10 +59,36 @@ class Step:
         if not 1 <= len(self.offset) <= 3:
             raise InputError(f"offset: got {len(self.offset)} coefficients; exact losses are computed for 1 to 3")
 
+    @classmethod
+    def of(cls, plan: Plan, t: int, offset: tuple[float, ...]) -> "Step":
+        """The first party's in round t, with noise in the objective."""
+        law = plan.algorithm.mechanism.law
+        assert law is not None
+        return cls(
+            loss=plan.problem.loss,
+            weight=plan.party_facts(0).record_weight,
+            strong_convexity=convexity(plan, t),
+            offset=offset,
+            law=law,
+            noise_scale=first_grant(plan, t).scales.noise_scale,
+        )
+
     @property
     def centre(self) -> np.ndarray:
         """What would be released without records and without noise."""
         return -np.asarray(self.offset) / self.strong_convexity
+
+
+def first_grant(plan: Plan, t: int = 0) -> Any:
+    """The first party's in round t."""
+    grants, index = plan.issued
+    return grants[index[t % len(index), 0]]
+
+
+def convexity(plan: Plan, t: int = 0) -> float:
+    """Of the first party's step in round t, whatever its records are."""
+    scales = first_grant(plan, t).scales
+    return plan.problem.regulariser.l2 / plan.facts.n_parties + scales.curvature + scales.extra_l2
 
 
 def log_density(step: Step, records: Records, points: np.ndarray) -> np.ndarray:
@@ -104,15 +132,14 @@ def exact_epsilon(step: Step, records: Records, other: Records, delta: float) ->
     powers = np.array([(1.0, 0.0), (0.0, 1.0)])
     points, weights = next(_grids(step, (records, other), _reach(step, records, other, 1.0), powers))
     p, q = log_density(step, records, points), log_density(step, other, points)
-    largest = 0.0
-    for own, reference in ((p, q), (q, p)):
-        low, high = 0.0, float(np.max(own - reference))
-        for _ in range(60):
-            middle = (low + high) / 2
-            excess = weights @ np.maximum(np.exp(own) - np.exp(middle + reference), 0.0)
-            low, high = (middle, high) if excess > delta else (low, middle)
-        largest = max(largest, low)
-    return largest
+
+    def reached(own: np.ndarray, reference: np.ndarray) -> float:
+        def above(epsilon: float) -> bool:
+            return bool(weights @ np.maximum(np.exp(own) - np.exp(epsilon + reference), 0.0) > delta)
+
+        return largest(above, 0.0, float(np.max(own - reference)))
+
+    return max(reached(p, q), reached(q, p))
 
 
 def _noise_at(step: Step, records: Records, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

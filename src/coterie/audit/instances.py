@@ -15,22 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from coterie import machine
+import coterie.machine as machine
 from coterie.algorithms import ALGORITHMS, BroadcastNoisedADMM, PenaltyPerturbedADMM, SumNoisedADMM
 from coterie.algorithms.algorithm import Algorithm
 from coterie.data.federation import Federation, Shard
 from coterie.engines.in_process import Paths
 from coterie.errors import CoterieError, InputError, PrivacyPreconditionError
-from coterie.facts import Facts
 from coterie.network.channels import Channel, Curator, PairwiseSum
-from coterie.network.selection import All, Cyclic, Poisson, Selection, Walk
-from coterie.network.topology import make_topology
+from coterie.network.topology import All, Cyclic, Poisson, Selection, Walk, make_topology
 from coterie.plan import Plan
 from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.mechanisms import Mechanism
 from coterie.privacy.objective import PenaltyPerturbation
 from coterie.privacy.proximal import BroadcastNoise, SumNoise
 from coterie.problems import L2, HuberisedHinge, Logistic, Loss, Problem, Regulariser, Squared
+from coterie.values import Facts
 
 # a stated loss holds at every delta, and at a large one thousands of runs can come close to it
 DELTA = 0.01

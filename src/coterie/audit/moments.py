@@ -24,7 +24,7 @@ from coterie.audit.gaussian_view import ORDERS, GaussianPair, exceeded, view_of
 from coterie.audit.instances import DELTA, Instance
 from coterie.audit.reachability import reached
 from coterie.audit.recording import Affine, Workbench
-from coterie.audit.replay import Neighbours, Replay, Report
+from coterie.audit.replay import Neighbours, Replay, worst_case
 from coterie.data.federation import Federation, Shard
 from coterie.engines.moments import seen, sent_by
 from coterie.errors import InputError
@@ -82,11 +82,12 @@ def examine(plan: Plan, *, seed: int = 0) -> Measured:
     stated = gaussian_epsilon([(granted.grant.event, 1) for granted in grants], DELTA)
     worst: tuple[Federation, Federation, np.ndarray] | None = None
     for granted in {granted.purpose: granted for granted in grants}.values():
-        report, case = _search(OfMoments(plan, granted), seed)
+        replay = OfMoments(plan, granted)
+        report, case = worst_case(replay, n_random=N_RANDOM, n_generations=N_GENERATIONS, seed=seed)
         if not report.passed:
             detail = f"{granted.purpose}: moves by {report.measured:.6g}, declared {report.declared:.6g}"
             return Measured(stated=stated, sound=False, detail=detail)
-        worst = worst or case
+        worst = worst or replay.federations(case)
     assert worst is not None
     *pair, at = worst
     if not all(_cancels(plan, pair[0], granted, at) for granted in grants):
@@ -118,28 +119,14 @@ class OfMoments(Replay):
         grant = jax.tree.unflatten(jax.tree.structure(self.grant), scales)
         return getattr(grant, self.purpose)(self.problem, records, at=inbox).value
 
-    def federations(self, cases: Neighbours, place: int) -> tuple[Federation, Federation, np.ndarray]:
+    def federations(self, case: Neighbours) -> tuple[Federation, Federation, np.ndarray]:
         """One case as the two data sets of all parties, and the model; the other parties hold what the first does."""
         # rows at the bound may be over it in their last digit
-        X = cases.X[place] * (1 - 2.0**-40)
-        one, two = (Shard(X[k], cases.y[place, k], cases.weight[place, k]) for k in (0, 1))
+        X = case.X[0] * (1 - 2.0**-40)
+        one, two = (Shard(X[k], case.y[0, k], case.weight[0, k]) for k in (0, 1))
         rest = (one,) * (self.plan.facts.n_parties - 1)
         facts = self.plan.facts
-        return Federation(facts, (one, *rest)), Federation(facts, (two, *rest)), np.asarray(cases.inbox)[place]
-
-
-def _search(replay: OfMoments, seed: int) -> tuple[Report, tuple[Federation, Federation, np.ndarray]]:
-    """The worst change that was found, and where."""
-    rng = np.random.default_rng(seed)
-    cases = replay.draw(rng, N_RANDOM)
-    changes, report = replay.measure(cases)
-    where = replay.federations(cases, int(np.argmax(changes)))
-    for generation in range(N_GENERATIONS):
-        cases = replay.mutate(rng, cases, changes, radius=0.5 ** (generation / 2))
-        changes, found = replay.measure(cases)
-        if found.measured > report.measured:
-            report, where = found, replay.federations(cases, int(np.argmax(changes)))
-    return report, where
+        return Federation(facts, (one, *rest)), Federation(facts, (two, *rest)), np.asarray(case.inbox)[0]
 
 
 class _Handed:

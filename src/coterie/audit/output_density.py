@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from coterie.audit.density_ratio import Step, exact_epsilon, pure_loss, renyi_divergence
+from coterie.audit.density_ratio import Step, convexity, exact_epsilon, first_grant, pure_loss, renyi_divergence
 from coterie.audit.finding import Measured, largest
 from coterie.audit.instances import DELTA, Setting
 from coterie.audit.recording import Workbench, record
-from coterie.network.selection import All, Poisson, Walk
+from coterie.network.topology import All, Poisson, Walk
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Both, Event, Gaussian
@@ -60,12 +60,11 @@ def check(bench: Workbench) -> Measured:
 
 def _steps(bench: Workbench, plan: Plan, setting: Setting) -> Iterator[tuple[float, bool]]:
     """(exact loss at delta, whether the event's curve holds) for each place of the output."""
-    grant = plan.issued[0][plan.issued[1][0, 0]]
+    grant = first_grant(plan)
     if isinstance(plan.algorithm.selection, Poisson):
         yield _sampled_step(bench, plan, setting, plan.algorithm.selection.probability)
     elif _in_objective(plan):
         event = grant.event.events[0] if isinstance(grant.event, Both) else grant.event
-        assert event is not None
         yield from _objective_steps(plan, event, *_changed_record(bench, setting))
     else:
         yield _output_step(bench, plan, setting)
@@ -85,24 +84,13 @@ def _changed_record(bench: Workbench, setting: Setting) -> tuple[Records, Record
 
 def _objective_steps(plan: Plan, event: Event, one: Records, two: Records) -> Iterator[tuple[float, bool]]:
     d = plan.facts.n_features
-    scales = plan.issued[0][plan.issued[1][0, 0]].scales
-    convexity = plan.problem.regulariser.l2 / plan.facts.n_parties + scales.curvature + scales.extra_l2
-    law = plan.algorithm.mechanism.law
-    assert law is not None
-    bent = _most_bent(plan.problem.loss)
+    noise_scale, to_bend = first_grant(plan).scales.noise_scale, convexity(plan) * _most_bent(plan.problem.loss)
     for place in _OUTPUTS[d]:
         offset = np.zeros(d)
-        offset[0] = place * scales.noise_scale - convexity * bent
-        step = Step(
-            loss=plan.problem.loss,
-            weight=plan.problem.largest_record_weight(plan.facts.sizes[0], plan.facts),
-            strong_convexity=convexity,
-            offset=tuple(offset.tolist()),
-            law=law,
-            noise_scale=scales.noise_scale,
-        )
+        offset[0] = place * noise_scale - to_bend
+        step = Step.of(plan, 0, offset=tuple(offset.tolist()))
         reached = exact_epsilon(step, one, two, DELTA)
-        if law == "gamma-sphere":
+        if step.law == "gamma-sphere":
             yield reached, pure_loss(step, one, two) <= event.pure * (1 + 1e-9)
         else:
             exact = renyi_divergence(step, one, two, ORDERS, largest_error=_ERROR[d])
@@ -118,22 +106,19 @@ def _most_bent(loss: Loss) -> float:
 
 
 def _output_step(bench: Workbench, plan: Plan, setting: Setting) -> tuple[float, bool]:
-    grant = plan.issued[0][plan.issued[1][0, 0]]
-    ratio = _shift(bench, plan, setting)
-    assert grant.event is not None
+    event, ratio = first_grant(plan).event, _shift(bench, plan, setting)
     if plan.algorithm.mechanism.law == "gamma-sphere":
         # the log ratio is at most the shift over the scale, and on one side of both centres it is that
         reached = max(0.0, ratio + 2 * math.log1p(-DELTA)) if plan.facts.n_features == 1 else 0.0
-        return reached, ratio <= grant.event.pure * (1 + 1e-9)
+        return reached, ratio <= event.pure * (1 + 1e-9)
     reached = accountants.gaussian_epsilon([(Gaussian(ratio), 1)], DELTA)
     exact = Gaussian(ratio).rdp(ORDERS)
-    return reached, bool(np.all(exact <= grant.event.rdp(ORDERS) * (1 + 1e-9)))
+    return reached, bool(np.all(exact <= event.rdp(ORDERS) * (1 + 1e-9)))
 
 
 def _sampled_step(bench: Workbench, plan: Plan, setting: Setting, rate: float) -> tuple[float, bool]:
     """A party that is there by a secret coin, against one that is not there: a mixture of two Gaussians and one."""
-    event = plan.issued[0][plan.issued[1][0, 0]].event
-    assert event is not None
+    event = first_grant(plan).event
     everybody = dataclasses.replace(plan.algorithm, selection=All())
     ratio = _shift(bench, dataclasses.replace(plan, algorithm=everybody), setting)
     x = np.linspace(-14.0, 14.0 + SAMPLED_ORDERS.max() * ratio, 40_001)
@@ -155,7 +140,7 @@ def _sampled_step(bench: Workbench, plan: Plan, setting: Setting, rate: float) -
 
 def _shift(bench: Workbench, plan: Plan, setting: Setting) -> float:
     """How far neighbours move what is released, over the size of its noise."""
-    scales = plan.issued[0][plan.issued[1][0, 0]].scales
+    scales = first_grant(plan).scales
     size = scales.output_scale if hasattr(scales, "output_scale") else scales.noise_std
     silent = record(plan, bench.instance.pair(setting), n_runs=0, seed=0)
     return float(np.linalg.norm(silent.releases[0][0] - silent.releases[1][0])) / size

@@ -118,18 +118,31 @@ def check_sensitivity(
 
 
 def search(replay: "Replay", *, n_random: int, n_generations: int, seed: int) -> Report:
+    return worst_case(replay, n_random=n_random, n_generations=n_generations, seed=seed)[0]
+
+
+def worst_case(replay: "Replay", *, n_random: int, n_generations: int, seed: int) -> tuple[Report, Neighbours]:
+    """The report on all that was tried, and the one case that changed most."""
     rng = np.random.default_rng(seed)
     cases = replay.draw(rng, n_random)
     changes, worst = replay.measure(cases)
+    case = _one_of(cases, changes)
     for generation in range(n_generations):
         cases = replay.mutate(rng, cases, changes, radius=0.5 ** (generation / 2))
         changes, found = replay.measure(cases)
+        if found.measured > worst.measured:
+            case = _one_of(cases, changes)
         worst = dataclasses.replace(
             worst,
             **{name: max(getattr(worst, name), getattr(found, name)) for name in ("measured", *_SHARES)},
             **{name: getattr(worst, name) + getattr(found, name) for name in ("n_tried", "n_aborted")},
         )
-    return worst
+    return worst, case
+
+
+def _one_of(cases: Neighbours, changes: np.ndarray) -> Neighbours:
+    most = int(np.argmax(changes))
+    return jax.tree.map(lambda a: a[most : most + 1].copy(), cases)
 
 
 class Replay:

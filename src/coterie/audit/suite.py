@@ -28,12 +28,12 @@ from coterie.audit import (
 from coterie.audit.finding import Finding, Measured, timed
 from coterie.audit.instances import Instance, enumerate_instances, instances_of, path_instances
 from coterie.audit.recording import Workbench
-from coterie.checks import nearest
 from coterie.errors import CoterieError, InputError
 from coterie.machine import end_with_parent
 from coterie.plan import Plan
 from coterie.privacy.events import Adjacency, Unit
 from coterie.privacy.noise import NoiseSource
+from coterie.values import nearest
 
 # chance that anything correct fails in one call, over all statistical checks together
 FALSE_ALARM = 1e-3

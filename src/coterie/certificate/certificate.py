@@ -20,11 +20,10 @@ from coterie.certificate.signatures import check_section
 from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, statements, void_reasons
 from coterie.charts import table_html
 from coterie.errors import AuditError, InputError, short
-from coterie.facts import check_plain
 from coterie.keys import Identity
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
-from coterie.serialise import read_json
+from coterie.values import check_plain, read_json
 
 FORMAT = "coterie-certificate-1"
 _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,80}")

@@ -14,7 +14,7 @@ from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_multiplier
 from coterie.privacy.composition import Price
 from coterie.privacy.standardising import standardising_pays
-from coterie.serialise import encode
+from coterie.values import encode
 
 Past = Sequence[tuple[str, float, float]]
 

@@ -41,7 +41,7 @@ def audit(
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
     from coterie.audit.suite import audit as run_audit
-    from coterie.cli.terminal import shown_progress
+    from coterie.terminal import shown_progress
 
     with shown_progress("auditing", quiet=json_list) as progress:
         findings = run_audit(names or (), quick=quick, seconds=seconds, seed=seed, workers=_WORKERS, progress=progress)

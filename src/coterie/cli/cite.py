@@ -37,8 +37,8 @@ def cite(
 def _found(names: list[str]) -> "list[Citation]":
     """Coterie and the papers behind `names`: keys, or algorithms; without names, everything."""
     from coterie.algorithms import ALGORITHMS, CITATIONS, SOFTWARE
-    from coterie.checks import nearest
     from coterie.errors import InputError
+    from coterie.values import nearest
 
     keys = [SOFTWARE.key] if names else list(CITATIONS)
     known = (*ALGORITHMS, *CITATIONS)

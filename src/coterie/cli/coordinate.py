@@ -43,7 +43,7 @@ def coordinate(
     Shows the round, who has answered and who is waited for. It can be stopped and started again: what was released is
     kept beside the proposal, and sites answer what they have answered before.
     """
-    from coterie.cli.report import add_report
+    from coterie.cli.spec.execution import add_report
     from coterie.cli.spec.local_sites import coordinate as run_all
     from coterie.cli.spec.preparation import Log
     from coterie.errors import CoterieError
@@ -54,7 +54,7 @@ def coordinate(
     from coterie.site.coordinator import Coordinator
     from coterie.site.envelope import Sealing
     from coterie.site.proposal import Proposal
-    from coterie.stopping import stoppable
+    from coterie.terminal import stoppable
     from coterie.transcript import Transcript
 
     way = _way(engine, sites, kit)

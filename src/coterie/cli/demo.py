@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from coterie import rules
+import coterie.rules as rules
 from coterie.algorithms import ConsensusADMM, PenaltyPerturbedADMM
 from coterie.certificate import Certificate, make_certificate
 from coterie.cli.spec.execution import model_of
-from coterie.cli.spec.fitted import ProbableModel, exact_result
 from coterie.data import Federation, load_adult, partition
 from coterie.data.federation import split_intercept
 from coterie.engines.in_process import Progress, run
 from coterie.errors import MissingExtraError
+from coterie.evaluation import exact_result
 from coterie.plan import Plan
 from coterie.privacy.accountants import epsilon as composed_epsilon
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.objective import NoNoise
 from coterie.problems import L2, Logistic, Problem
 from coterie.promise import Privacy
-from coterie.rundir import new_directory
+from coterie.rundir import ProbableModel, new_directory
 from coterie.transcript import RANDOMNESS, Transcript
 
 N_PARTIES = 5

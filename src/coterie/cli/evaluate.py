@@ -51,10 +51,11 @@ def evaluate(
     Of private records, counts are released under noise for (epsilon, delta), and charged to --ledger before anything is
     computed; with --public the numbers are exact, and are for records that everybody may know.
     """
-    from coterie.checks import values_shown
-    from coterie.cli.spec.fitted import FittedModel, ProbableModel, exact_result
     from coterie.data.tables import Dialect
     from coterie.errors import InputError
+    from coterie.evaluation import exact_result
+    from coterie.rundir import FittedModel, ProbableModel
+    from coterie.values import values_shown
 
     said = {"--epsilon": epsilon, "--delta": delta, "--adjacency": adjacency}
     if public and any(value is not None for value in (*said.values(), ledger)):
@@ -84,7 +85,7 @@ def evaluate(
 
     from coterie.evaluation import evaluate as told_privately
     from coterie.spending import Spending
-    from coterie.stopping import stoppable
+    from coterie.terminal import stoppable
 
     calibration = ("calibration",) if isinstance(model, ProbableModel) else ()
     with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stop:
@@ -119,9 +120,9 @@ def _in_json(found: "Evaluation", public: bool) -> str:
 
 def _tell(text: str) -> None:
     """What was paid for is said, or kept, and said where."""
-    from coterie.cli.terminal import mute_output
     from coterie.errors import CoterieError
     from coterie.rundir import saved_elsewhere
+    from coterie.terminal import mute_output
 
     def write(folder: Path) -> None:
         (folder / "evaluation.txt").write_text(text, encoding="utf-8")

@@ -14,7 +14,7 @@ from coterie.cli.spec.execution import Progress
 from coterie.cli.spec.local_sites import SiteProcesses, execute_at_sites
 from coterie.ledger import Ledger
 from coterie.site.store import Store
-from coterie.stopping import stoppable
+from coterie.terminal import stoppable
 from coterie.transcript import Interrupted
 
 SPEC = """\

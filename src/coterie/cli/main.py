@@ -129,7 +129,8 @@ def demo(
     if directory is not None:
         check_free(directory)
 
-    from coterie.cli.terminal import shown_progress
+    from coterie.cli.spec.execution import add_report
+    from coterie.terminal import shown_progress
 
     if engine != "in-process":
         from coterie.cli.hospitals import run_sites_demo
@@ -138,7 +139,7 @@ def demo(
             told = run_sites_demo(engine, seed=seed, progress=progress)
         if directory is not None:
             told.outcome.write(directory)
-            report.add_report(directory)
+            add_report(directory)
         if json_line:
             typer.echo(json.dumps(told.summary()))
             return
@@ -154,7 +155,7 @@ def demo(
     if directory is not None:
         figure = _figure_or_none()
         result.write(directory, figure)
-        report.add_report(directory)
+        add_report(directory)
     if json_line:
         typer.echo(json.dumps({**result.summary(), "seconds": round(result.seconds, 2)}))
         return
@@ -218,8 +219,8 @@ class _saved_when_stopped:  # noqa: N801 - used as a with-statement
 
 def main() -> None:
     """Entry point: turns errors into one sentence and an exit code."""
-    from coterie.cli.terminal import fill_gaps, mute_output
     from coterie.errors import CoterieError, InputError
+    from coterie.terminal import fill_gaps, mute_output
 
     fill_gaps()
     try:

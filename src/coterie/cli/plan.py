@@ -35,9 +35,8 @@ def plan(
 
 
 def _planner(path: Path, surrogate: Path | None) -> "Planner":
-    from coterie.cli.spec.keys import tables_in
     from coterie.cli.spec.preparation import load_records, planner_of, surrogate_of
-    from coterie.cli.spec.reading import read_spec, read_text
+    from coterie.cli.spec.reading import read_spec, read_text, tables_in
     from coterie.cli.spec.study import read_study_spec
 
     content = tables_in("spec", read_text(path), path)

@@ -11,8 +11,8 @@ import typer
 from coterie.cli.schema import DELIMITER, ENCODING
 
 if TYPE_CHECKING:
-    from coterie.cli.spec.fitted import FittedModel
     from coterie.data.tables import Dialect, Table
+    from coterie.rundir import FittedModel
 
 EXAMPLES = "Examples: coterie predict spec-run new.csv; coterie predict spec-run new.csv --out predictions.csv"
 RUN = typer.Argument(metavar="RUN", help="The directory of a run.", show_default=False)
@@ -35,10 +35,10 @@ def predict(
     knows them. The table needs the columns of the schema, not the label. What is predicted costs nobody in the training
     data anything; it is about the people in the table.
     """
-    from coterie.checks import values_shown
-    from coterie.cli.spec.fitted import FittedModel
     from coterie.cli.spec.schemas import write_new
     from coterie.data.tables import Dialect
+    from coterie.rundir import FittedModel
+    from coterie.values import values_shown
 
     with values_shown(show_values):
         model = FittedModel.read(run)
@@ -69,7 +69,7 @@ def read_features(model: "FittedModel", file: Path, dialect: "Dialect", *more: s
 
 
 def _predicted(model: "FittedModel", table: "Table") -> list[dict[str, Any]]:
-    from coterie.cli.spec.fitted import ProbableModel
+    from coterie.rundir import ProbableModel
 
     X = model.encode(table)
     told: dict[str, list[Any]] = {"line": [table.line(row) or row + 1 for row in range(len(X))]}

@@ -3,13 +3,9 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from coterie.plan import Plan
-    from coterie.report import Published
 
 EXAMPLES = (
     "Examples: coterie report heart-run; coterie report heart-run --out board.html; coterie report --compare eps-1 "
@@ -33,8 +29,10 @@ def report(
     Every run is verified first. A page is made from the files of its run and from nothing else, so it can be made again
     and shows nothing that was not released.
     """
+    from coterie.cli.spec.execution import report_of, write_report
     from coterie.errors import InputError
-    from coterie.report import RunFiles, compare_page
+    from coterie.report import compare_page
+    from coterie.rundir import RunFiles
 
     if out is not None and not compare and len(runs) > 1:
         raise InputError(f"--out: got one file for {len(runs)} runs; leave it out, or say --compare")
@@ -80,47 +78,3 @@ def _write_new(path: Path, page: str) -> None:
             file.write(page)
     except OSError as error:
         raise InputError(f"--out: cannot write {str(path)!r} ({error.strerror})") from None
-
-
-def add_report(run: Path) -> None:
-    """After a run. It is complete and paid for, so a page that cannot be made does not end it."""
-    try:
-        write_report(run)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        typer.echo(f"coterie: the run is complete, but no report could be made ({reason})", err=True)
-
-
-# --- made from the other files of a run's directory, so a page needs no sum and can be made again ---------------------
-
-
-def report_of(directory: Path) -> str:
-    from coterie.report import RunFiles, report_page
-
-    run = RunFiles.read(directory)
-    return report_page(run, _published(run.plan))
-
-
-def write_report(directory: Path) -> Path:
-    """In the directory itself, over what an earlier version may have drawn; all of it or nothing."""
-    from coterie.rundir import REPORT
-
-    page, path = report_of(directory), directory / REPORT
-    temporary = directory.parent / f".{directory.name}-{REPORT}.{os.getpid()}"
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
-
-
-def _published(plan: "Plan") -> "Published | None":
-    """What the algorithm's paper states; none of them speaks of Gaussian noise, so most runs need no research."""
-    if plan.algorithm.mechanism.law in (None, "gaussian"):
-        return None
-    from coterie.papers.bounds import published_bound
-    from coterie.report import Published
-
-    found = published_bound(plan)
-    return None if found is None else Published(found.theorem, found.total, found.hypotheses)

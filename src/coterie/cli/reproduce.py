@@ -54,8 +54,8 @@ def reproduce(
             )
     figures = find(MODULES if everything else names or ())
 
-    from coterie.cli.terminal import shown_progress
     from coterie.papers.runner import reproduce as run_figures
+    from coterie.terminal import shown_progress
 
     with shown_progress("reproducing", quiet=json_list, estimate_over=_ESTIMATE_OVER) as progress:
         tell = None if json_list else _tell

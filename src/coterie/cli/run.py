@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coterie.engines.checkpoint import Checkpoint
     from coterie.plan import Plan
     from coterie.rundir import Reserved
-    from coterie.stopping import Stop
+    from coterie.terminal import Stop
 
 _SOON = "coterie: stopping as soon as every process has read the data; nothing is charged"
 _NOTHING_DONE = "coterie: stopped before anything was charged or released; nothing is kept"
@@ -67,7 +67,7 @@ def run(
         flags = [name for name, wanted in {**given, "--json": json_line}.items() if wanted]
         raise typer.Exit(_at_ranks(ranks, spec, out, engine, flags))
 
-    from coterie.stopping import StoppedInTime, stoppable
+    from coterie.terminal import StoppedInTime, stoppable
 
     # the last one is what mpiexec and batch systems hand on to the ranks; Ctrl-C at mpiexec kills them
     with stoppable(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) as stop:
@@ -113,12 +113,11 @@ def _run(
     if out is not None and not plan_only:
         check_free(out)
 
-    from coterie.checks import values_shown
-    from coterie.cli.report import add_report
     from coterie.cli.spec import charge, execute, open_ledger, prepare, read_spec
-    from coterie.cli.terminal import mute_output, shown_progress
+    from coterie.cli.spec.execution import add_report
     from coterie.errors import CoterieError
-    from coterie.stopping import StoppedInTime
+    from coterie.terminal import StoppedInTime, mute_output, shown_progress
+    from coterie.values import values_shown
 
     content = read_spec(spec, engine=engine)
     settle: Callable[..., Any] = charge

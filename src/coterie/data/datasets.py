@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.checks import nearest
 from coterie.data.schema import CategoryColumn, Label, NumberColumn, Schema
 from coterie.errors import InputError
+from coterie.values import nearest
 
 _FILES = resources.files("coterie.data") / "files"
 _MISSING = 255

@@ -16,9 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie import checks
 from coterie.errors import InputError
-from coterie.facts import Facts
+from coterie.values import (
+    FROM_DATA,
+    Facts,
+    distinct,
+    finite_array,
+    plain_array,
+    positive_number,
+    quoted,
+    refuse_missing,
+    same_length,
+    whole_number,
+)
 
 INTERCEPT_SHARE = 0.5
 
@@ -108,10 +118,10 @@ class Federation:
         `labels`, `label_bound`, `row_norm` and `weight_bound` may be "from-data": the fact is then read off the
         data and named in `facts.data_derived`, which voids the guarantee.
         """
-        X = checks.finite_array("X", X, ndim=2)
+        X = finite_array("X", X, ndim=2)
         n_records = len(X)
         derived = _derived_names(data_derived)
-        min_records = checks.whole_number("min_records", min_records, at_least=1)
+        min_records = whole_number("min_records", min_records, at_least=1)
         party_names, party_of_row = _party_codes(parties, n_records, min_records)
 
         row_norm = _bound("row_norm", row_norm, lambda: row_norms(X), derived)
@@ -124,13 +134,11 @@ class Federation:
 
         weight = np.ones(n_records)
         if sample_weight is not None:
-            weight = checks.finite_array("sample_weight", sample_weight, ndim=1)
-            checks.same_length("sample_weight", weight, n_records)
+            weight = finite_array("sample_weight", sample_weight, ndim=1)
+            same_length("sample_weight", weight, n_records)
             if (weight < 0).any():
                 row = int(np.argmax(weight < 0))
-                raise InputError(
-                    f"sample_weight: row {row} is negative{checks.quoted(weight[row])}; weights must not be"
-                )
+                raise InputError(f"sample_weight: row {row} is negative{quoted(weight[row])}; weights must not be")
         weight_bound = _bound("weight_bound", weight_bound, lambda: weight, derived)
         weight = np.minimum(weight, weight_bound)
 
@@ -140,8 +148,8 @@ class Federation:
         if labels is not None:
             y, label_names = _label_positions(y, labels, n_records, derived)
         elif label_bound is not None:
-            y = checks.finite_array("y", y, ndim=1)
-            checks.same_length("y", y, n_records)
+            y = finite_array("y", y, ndim=1)
+            same_length("y", y, n_records)
             largest_label = _bound("label_bound", label_bound, lambda: np.abs(y), derived)
             y = np.clip(y, -largest_label, largest_label)
         else:
@@ -202,21 +210,21 @@ def _derived_names(data_derived: Sequence[str]) -> list[str]:
 
 def _bound(name: str, value: Any, observed: Callable[[], np.ndarray], derived: list[str]) -> float:
     """The public bound, or on request by name the largest observed value, which is then recorded."""
-    if isinstance(value, str) and value == checks.FROM_DATA:
+    if isinstance(value, str) and value == FROM_DATA:
         derived.append(name)
         value = float(observed().max())
         if value == 0:
-            raise InputError(f"{name}: got {checks.FROM_DATA!r} but the data are all zero; give a positive number")
-    return checks.positive_number(name, value)
+            raise InputError(f"{name}: got {FROM_DATA!r} but the data are all zero; give a positive number")
+    return positive_number(name, value)
 
 
 def _party_codes(parties: Any, n_records: int, min_records: int) -> tuple[tuple[str, ...], np.ndarray]:
     if parties is None:
         parties = np.full(n_records, "all")
-    array = checks.plain_array("parties", parties, ndim=1)
-    checks.same_length("parties", array, n_records)
-    checks.refuse_missing("parties", array)
-    names = checks.distinct(array)
+    array = plain_array("parties", parties, ndim=1)
+    same_length("parties", array, n_records)
+    refuse_missing("parties", array)
+    names = distinct(array)
     code = {name: position for position, name in enumerate(names)}
     party_of_row = np.array([code[name] for name in array.tolist()], dtype=np.int64)
     for number, size in enumerate(np.bincount(party_of_row).tolist()):
@@ -224,7 +232,7 @@ def _party_codes(parties: Any, n_records: int, min_records: int) -> tuple[tuple[
             row = int(np.argmax(party_of_row == number))
             # such a name is often a slip, or that of a person
             raise InputError(
-                f"parties: the party of row {row}{checks.quoted(str(names[number]))} has {size} "
+                f"parties: the party of row {row}{quoted(str(names[number]))} has {size} "
                 f"record{'s' * (size > 1)}; at least min_records={min_records} are needed (min_records=1 allows people "
                 "as parties)"
             )
@@ -234,16 +242,14 @@ def _party_codes(parties: Any, n_records: int, min_records: int) -> tuple[tuple[
 def _label_positions(
     y: Any, labels: Sequence[Any] | str, n_records: int, derived: list[str]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    array = checks.plain_array("y", y, ndim=1)
-    checks.same_length("y", array, n_records)
-    checks.refuse_missing("y", array)
+    array = plain_array("y", y, ndim=1)
+    same_length("y", array, n_records)
+    refuse_missing("y", array)
     if isinstance(labels, str):
-        if labels != checks.FROM_DATA:
-            raise InputError(
-                f"labels: got {labels!r}; the public label set in order, or {checks.FROM_DATA!r}, is needed"
-            )
+        if labels != FROM_DATA:
+            raise InputError(f"labels: got {labels!r}; the public label set in order, or {FROM_DATA!r}, is needed")
         derived.append("labels")
-        values = checks.distinct(array)
+        values = distinct(array)
     else:
         values = list(labels)
     position = {value: number for number, value in enumerate(values)}
@@ -253,9 +259,7 @@ def _label_positions(
         positions = [position[value] for value in array.tolist()]
     except KeyError:
         row, value = next((row, value) for row, value in enumerate(array.tolist()) if value not in position)
-        raise InputError(
-            f"y: row {row} has a label{checks.quoted(value)} that is not in labels={tuple(values)}"
-        ) from None
+        raise InputError(f"y: row {row} has a label{quoted(value)} that is not in labels={tuple(values)}") from None
     return np.array(positions, dtype=np.float64), tuple(str(value) for value in values)
 
 

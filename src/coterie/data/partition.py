@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie import checks
 from coterie.errors import InputError
+from coterie.values import distinct, plain_array, positive_number, refuse_missing, whole_number
 
 
 def evenly(n_records: int, n_parties: int, *, seed: int | np.random.Generator) -> np.ndarray:
@@ -23,7 +23,7 @@ def unevenly(n_records: int, shares: Sequence[float], *, seed: int | np.random.G
     """A random permutation cut in proportion to `shares`; every party gets at least one record."""
     if np.ndim(shares) != 1 or len(shares) == 0:
         raise InputError(f"shares: got {shares!r}; one positive number per party is needed")
-    weights = np.array([checks.positive_number(f"shares[{i}]", share) for i, share in enumerate(shares)])
+    weights = np.array([positive_number(f"shares[{i}]", share) for i, share in enumerate(shares)])
     n_records, n_parties = _counts(n_records, len(weights))
     # the plain sum could overflow
     weights = weights / weights.max()
@@ -48,13 +48,13 @@ def dirichlet(
     A small `concentration` gives parties that see few classes, a large one nearly equal mixtures.
     Parties left with fewer than `min_records` then take records from the party that is largest at that moment.
     """
-    labels = checks.plain_array("y", y, ndim=1)
-    checks.refuse_missing("y", labels)
-    concentration = checks.positive_number("concentration", concentration)
+    labels = plain_array("y", y, ndim=1)
+    refuse_missing("y", labels)
+    concentration = positive_number("concentration", concentration)
     # outside, drawing the proportions loses all precision
     if not 1e-6 <= concentration <= 1e6:
         raise InputError(f"concentration: got {concentration}; a number from 1e-6 to 1e6 is needed")
-    min_records = checks.whole_number("min_records", min_records, at_least=1)
+    min_records = whole_number("min_records", min_records, at_least=1)
     n_records, n_parties = _counts(len(labels), n_parties)
     if n_records < n_parties * min_records:
         raise InputError(
@@ -62,7 +62,7 @@ def dirichlet(
         )
     generator = _generator(seed)
     party_of_row = np.empty(n_records, dtype=np.int64)
-    for label in checks.distinct(labels):
+    for label in distinct(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         proportions = generator.dirichlet(np.full(n_parties, concentration))
         cuts = np.rint(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
@@ -80,8 +80,8 @@ def dirichlet(
 
 
 def _counts(n_records: int, n_parties: int) -> tuple[int, int]:
-    n_records = checks.whole_number("n_records", n_records, at_least=1)
-    n_parties = checks.whole_number("n_parties", n_parties, at_least=1)
+    n_records = whole_number("n_records", n_records, at_least=1)
+    n_parties = whole_number("n_parties", n_parties, at_least=1)
     if n_parties > n_records:
         raise InputError(f"n_parties: got {n_parties} for {n_records} records; no party may be empty")
     return n_records, n_parties
@@ -90,7 +90,7 @@ def _counts(n_records: int, n_parties: int) -> tuple[int, int]:
 def _generator(seed: int | np.random.Generator) -> np.random.Generator:
     if isinstance(seed, np.random.Generator):
         return seed
-    return np.random.default_rng(checks.whole_number("seed", seed, at_least=0))
+    return np.random.default_rng(whole_number("seed", seed, at_least=0))
 
 
 def _numbered(pieces: list[np.ndarray], n_records: int) -> np.ndarray:

@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.checks import is_missing, nearest, quoted
 from coterie.errors import InputError
-from coterie.facts import check_plain
-from coterie.serialise import file_text, read_toml
+from coterie.values import check_plain, file_text, is_missing, nearest, quoted, read_toml
 
 NUMBER = "no finite number"
 MISSING = "missing"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.checks import BLANKS, nearest
 from coterie.errors import InputError, MissingExtraError
+from coterie.values import BLANKS, nearest
 
 # rows of a CSV file that are held as texts at a time
 CHUNK_ROWS = 50_000

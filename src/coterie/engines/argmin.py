@@ -16,9 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.engines import rounds
-from coterie.engines.inputs import RoundInputs
-from coterie.engines.rounds import Program, Rounds, at_round
-from coterie.engines.xla import loops_on_device
+from coterie.engines.rounds import Program, RoundInputs, Rounds, at_round, loops_on_device
 from coterie.minimisers import Minimiser, Subproblem, unless_missed
 from coterie.minimisers.matrices import Matrices
 from coterie.privacy.for_engines import answered, asked

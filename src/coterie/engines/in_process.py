@@ -17,27 +17,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie import machine
+import coterie.machine as machine
 from coterie.algorithms.consensus import GraphADMM
-from coterie.checks import whole_number
 from coterie.data.federation import Federation
 from coterie.engines import people, rounds
 from coterie.engines.argmin import Argmins
-from coterie.engines.inputs import Drawn, Inputs
-from coterie.engines.rounds import Program
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import Drawn, Inputs, Program, set_up
 from coterie.errors import InputError, LocalSolveError
 from coterie.minimisers import Minimiser, matrices
 from coterie.minimisers.native import minimiser as native_minimiser
 from coterie.minimisers.one_party import together
-from coterie.network.impairments import Impairments
-from coterie.network.selection import All
+from coterie.network.channels import Impairments
+from coterie.network.topology import All
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import ArgminGrant
 from coterie.privacy.noise import NoiseSource, drawn_once
 from coterie.problems import Logistic, make_buckets
-from coterie.stopping import stoppable
+from coterie.terminal import stoppable
 from coterie.transcript import Interrupted, Transcript
+from coterie.values import whole_number
 
 # --- plans that run side by side --------------------------------------------------------------------------------------
 

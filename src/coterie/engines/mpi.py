@@ -20,22 +20,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie import checks
 from coterie.algorithms.algorithm import Algorithm
 from coterie.engines.checkpoint import Checkpoint, noise_of_records, records_mark
 from coterie.engines.in_process import Paths
 from coterie.engines.moments import Course, n_moments, release_on_ranks
 from coterie.engines.own_steps import OwnSteps
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
-from coterie.network.selection import All
-from coterie.network.topology import Topology
+from coterie.network.topology import All, Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, drawn_once
 from coterie.privacy.release import Contribution, unit_noise
-from coterie.schedules import Schedule
-from coterie.stopping import Stop, stoppable
+from coterie.terminal import Stop, stoppable
 from coterie.transcript import Interrupted, Transcript
+from coterie.values import Schedule, whole_number
 
 # --- who is where, and the part of a graph that one rank needs --------------------------------------------------------
 
@@ -174,7 +172,7 @@ def run(
         noise = drawn_once(noise)
     elif noise is not None and not isinstance(noise, Seeded):
         raise InputError("noise: a run with a checkpoint draws its own, which it can repeat; leave it out")
-    checks.whole_number("every", every, at_least=1)
+    whole_number("every", every, at_least=1)
     plan.check_flow()
     saved = None if checkpoint is None else Checkpoint(checkpoint, rank=comm.rank)
     common = whole_identity(plan, comm.size, noise, identity)

@@ -15,13 +15,11 @@ from coterie.algorithms.algorithm import Algorithm, Heard
 from coterie.engines.argmin import ArgminRounds
 from coterie.engines.in_process import Paths, Work, choose
 from coterie.engines.moments import sent_by
-from coterie.engines.rounds import Program
-from coterie.engines.xla import simple_code
+from coterie.engines.rounds import Program, simple_code
 from coterie.minimisers import unless_missed
 from coterie.minimisers.native.minimiser import Native
 from coterie.minimisers.one_party import solved_together
-from coterie.network.selection import All
-from coterie.network.topology import Topology
+from coterie.network.topology import All, Topology
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource
 from coterie.privacy.pairs import PairStreams

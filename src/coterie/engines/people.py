@@ -19,12 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.algorithms import BroadcastNoisedADMM, SumNoisedADMM
-from coterie.engines.inputs import RoundInputs
-from coterie.engines.rounds import Program, at_round
+from coterie.engines.rounds import Program, RoundInputs, at_round
 from coterie.machine import on_cores
-from coterie.network.channels import Curator
-from coterie.network.impairments import Impairments
-from coterie.network.selection import All, Poisson
+from coterie.network.channels import Curator, Impairments
+from coterie.network.topology import All, Poisson
 from coterie.plan import Plan
 from coterie.privacy.for_engines import (
     People,

@@ -14,22 +14,21 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from coterie import rules
+import coterie.rules as rules
 from coterie.certificate import Certificate, cautions, make_certificate, price, shown_loss
 from coterie.charts import Bar, Bars, table_html
-from coterie.checks import positive_number
 from coterie.data.federation import Federation, Shortening, make_design, project_rows, row_norms, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
 from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
-from coterie.facts import Facts
 from coterie.inference import Columns, Inference, infer
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
 from coterie.problems import L2, Loss, Problem, Regulariser
 from coterie.promise import Privacy
 from coterie.transcript import Transcript
+from coterie.values import Facts, positive_number
 
 # that a table in a notebook lists
 MOST_PARTIES = 20

@@ -9,12 +9,11 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model import Lasso, Ridge
 from sklearn.pipeline import Pipeline
 
-from coterie.checks import positive_number
 from coterie.errors import InputError
 from coterie.estimators.base import PrivateLinearModel
-from coterie.facts import Facts
 from coterie.problems import ElasticNet, Huber, Loss, Regulariser, Squared
 from coterie.rules import lasso_regulariser
+from coterie.values import Facts, positive_number
 
 LOSSES = ("huber", "squared")
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from coterie.data.federation import make_design, split_intercept
 from coterie.data.schema import Column, NumberColumn, Schema
-from coterie.facts import Facts
 from coterie.problems import Logistic, Loss
+from coterie.values import Facts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from coterie.checks import whole_number
 from coterie.errors import CoterieError, InputError
 from coterie.privacy import composition
 from coterie.privacy.composition import Price, is_number
+from coterie.values import whole_number
 
 FORMAT = "coterie-ledger-1"
 # characters of a name or a description

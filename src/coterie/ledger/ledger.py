@@ -18,7 +18,6 @@ from typing import Any, get_args
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coterie.charts import table_html
-from coterie.checks import whole_number
 from coterie.errors import CoterieError, InputError
 from coterie.ledger.entries import (
     FORMAT,
@@ -43,7 +42,7 @@ from coterie.ledger.entries import (
 from coterie.ledger.pages import check_unused
 from coterie.privacy import composition
 from coterie.privacy.composition import Price
-from coterie.serialise import file_text
+from coterie.values import file_text, whole_number
 
 LOCK_TIMEOUT_S = 5.0
 # bytes

@@ -1,19 +1,19 @@
-"""What travels, and who could see it."""
+"""What travels, who could see it, and what is lost on the way."""
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.network.topology import AllPairs, Topology
 from coterie.privacy.events import AGGREGATES, EVERYBODY, PEER, Observer, coalition
 from coterie.privacy.mechanisms import ONE_NOISE, SumNoises
 from coterie.privacy.pairs import PairNoise, solve
 from coterie.privacy.release import Contribution, Release, Subtotal, UnitNoise
-from coterie.serialise import serialisable
+from coterie.values import serialisable, whole_number
 
 
 class Channel:
@@ -159,3 +159,54 @@ def sum_channel(trust: str, colluders: int | None) -> SumChannel | None:
     if colluders is not None:
         return PairwiseSum(colluders=colluders)
     return {"none": None, "curator": Curator(), "secure-sum": SecureSum()}[trust]
+
+
+class Delivery(NamedTuple):
+    """What happened in one round (or, with a leading axis, in all)."""
+
+    # (n_arcs,) this round's message is heard
+    arrives: Any
+    # (n_arcs,) last round's message is heard instead
+    late: Any
+    # (n_parties,) the party takes part
+    speaks: Any
+
+
+@serialisable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Impairments:
+    """Probabilities per message (`lost`, `late`) and per party and round (`skipped`), drawn with a public seed."""
+
+    lost: float = 0.0
+    late: float = 0.0
+    skipped: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("lost", "late", "skipped"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise InputError(f"{name}: got {value}; a probability in [0, 1) is needed")
+        if self.lost + self.late >= 1:
+            raise InputError(f"lost, late: got {self.lost}, {self.late}; together they must stay below 1")
+
+    def deliveries(self, topology: Topology, n_rounds: int) -> Delivery:
+        rng = np.random.default_rng(self.seed)
+        fate = rng.random((n_rounds, len(topology.arcs[0])))
+        speaks = rng.random((n_rounds, topology.n_parties)) >= self.skipped
+        late = (fate >= self.lost) & (fate < self.lost + self.late)
+        return Delivery(arrives=fate >= self.lost + self.late, late=late, speaks=speaks)
+
+
+class ImpairedTopology:
+    """A topology in one round of an imperfect network."""
+
+    def __init__(self, topology: Topology, delivery: Delivery) -> None:
+        self.n_parties, self.degrees, self.arcs = topology.n_parties, topology.degrees, topology.arcs
+        self.reverse_arc, self.edge_of_arc = topology.reverse_arc, topology.edge_of_arc
+        self._delivery = delivery
+
+    def hear(self, heard: Any, last: Any, values: Any) -> Any:
+        source = self.arcs[0]
+        arrives, late = self._delivery.arrives[:, None], self._delivery.late[:, None]
+        return jnp.where(arrives, values[source], jnp.where(late, last[source], heard))

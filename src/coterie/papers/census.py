@@ -18,7 +18,7 @@ from coterie.papers.figure import Curve, Scale
 from coterie.plan import Plan
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Logistic, Problem
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 # the papers' C
 PARTY_WEIGHT = 1750.0

@@ -1,16 +1,14 @@
-"""Losses that steps of the graph family reach, from their output densities, which know nothing of the proofs; and the
-numbers that a plan fixes for its first party."""
+"""Losses that steps of the graph family reach, from their output densities, which know nothing of the proofs."""
 
 from typing import Any
 
 import numpy as np
 
-from coterie.audit.density_ratio import Step, log_density
-from coterie.facts import Facts
+from coterie.audit.density_ratio import Step, convexity, log_density
 from coterie.papers.bounds import PublishedBound
 from coterie.plan import Plan
-from coterie.privacy.mechanisms import PartyFacts
 from coterie.problems import L2, Logistic, Problem, Records
+from coterie.values import Facts
 
 LABELS = ("-", "+")
 ADJACENCY = "replace-one"
@@ -34,48 +32,14 @@ def reached_loss(plan: Plan) -> float:
     point = np.array([[far, 0.0]])
     total = 0.0
     for t in range(plan.n_rounds):
-        weight = first_party(plan).record_weight
-        step = step_of(plan, t, offset=(-convexity(plan, t) * far + weight * along / (1 + np.exp(score)), 2 * weight))
+        weight = plan.party_facts(0).record_weight
+        step = Step.of(plan, t, offset=(-convexity(plan, t) * far + weight * along / (1 + np.exp(score)), 2 * weight))
         total += abs(float((log_density(step, record, point) - log_density(step, opposite, point))[0]))
     return total
 
 
 def plan_of(algorithm: Any, problem: Problem, facts: Facts, rounds: int) -> Plan:
     return Plan.make(algorithm, problem, "complete", facts, rounds=rounds, adjacency=ADJACENCY)
-
-
-def first_party(plan: Plan) -> PartyFacts:
-    return PartyFacts.of(0, plan.problem, plan.facts, int(plan.topology.degrees[0]), plan.adjacency, plan.unit)
-
-
-def sensitivity(plan: Plan) -> float:
-    return first_party(plan).gradient_sensitivity(plan.problem)
-
-
-def scales(plan: Plan, t: int) -> Any:
-    grants, index = plan.issued
-    return grants[index[t % len(index), 0]].scales
-
-
-def noise_scale(plan: Plan) -> float:
-    """Of the first round: 1/rate in gradient units."""
-    return float(scales(plan, 0).noise_scale)
-
-
-def convexity(plan: Plan, t: int) -> float:
-    issued = scales(plan, t)
-    return plan.problem.regulariser.l2 / plan.facts.n_parties + issued.curvature + issued.extra_l2
-
-
-def step_of(plan: Plan, t: int, offset: tuple[float, ...]) -> Step:
-    return Step(
-        loss=plan.problem.loss,
-        weight=first_party(plan).record_weight,
-        strong_convexity=convexity(plan, t),
-        offset=offset,
-        law="gamma-sphere",
-        noise_scale=scales(plan, t).noise_scale,
-    )
 
 
 def stated(published: PublishedBound | None) -> float:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from coterie.checks import nearest
 from coterie.errors import InputError
+from coterie.values import nearest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -204,4 +204,4 @@ def find(names: Iterable[str]) -> list[Figure]:
         if name not in MODULES:
             hint = nearest(name, MODULES)
             raise InputError(f"name: got {name!r}; one of {', '.join(MODULES)} is needed{hint}")
-    return [importlib.import_module(MODULES[name]).FIGURES[name] for name in names]
+    return [next(f for f in importlib.import_module(MODULES[name]).FIGURES if f.name == name) for name in names]

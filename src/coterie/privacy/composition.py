@@ -42,9 +42,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.checks import whole_number
 from coterie.errors import InputError
 from coterie.privacy.accountants import Ledger, check_delta, epsilon, gaussian_delta, pure_epsilon
+from coterie.values import whole_number
 
 # few, because each takes a share of delta; between two of them a Gaussian's bound is at most 1.5 % above its least
 ORDERS = 1 + np.exp2(np.arange(-2, 21) / 2)

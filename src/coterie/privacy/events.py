@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 Adjacency = Literal["replace-one", "zero-out"]
 # what is protected: one record, or all of one party's

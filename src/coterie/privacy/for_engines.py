@@ -17,6 +17,7 @@ from coterie.minimisers import Subproblem
 from coterie.minimisers.one_party import slope_in_few_steps, slope_on_line
 from coterie.privacy.events import Unprotected
 from coterie.privacy.mechanisms import ArgminGrant, issue, steps_of
+from coterie.privacy.noise import STEPS
 from coterie.privacy.proximal import ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import (
     Contribution,
@@ -30,7 +31,6 @@ from coterie.privacy.release import (
     seal_kernel,
     seal_total,
 )
-from coterie.privacy.sampling import STEPS
 from coterie.problems import L2, Loss, Problem, Records, Squared
 
 

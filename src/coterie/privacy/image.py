@@ -15,17 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coterie.checks import positive_number
 from coterie.errors import PrivacyPreconditionError
 from coterie.matrices import Matrix
 from coterie.minimisers.one_party import minimise
 from coterie.privacy.mechanisms import Grant, Mechanism, PartyFacts, issue, output_event, steps_of, untouched
+from coterie.privacy.noise import STEPS
 from coterie.privacy.proximal import ProximalBounds
 from coterie.privacy.release import Release, UnitNoise, needs_public, private_call, seal
-from coterie.privacy.sampling import STEPS
 from coterie.problems import L2, Loss, Problem, Records
-from coterie.schedules import ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import ScheduleField, as_schedule, positive_number, serialisable
 
 
 class ImageScales(NamedTuple):

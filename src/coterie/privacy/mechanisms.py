@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import InputError, LeakError, PrivacyPreconditionError
-from coterie.facts import Facts
 from coterie.minimisers import Subproblem
 from coterie.minimisers.one_party import minimise
 from coterie.privacy.events import Adjacency, Event, Gaussian, Observer, PoissonGaussian, Unit
-from coterie.privacy.noise import Law, Purpose, Use
+from coterie.privacy.noise import STEPS, Law, Purpose, Use
 from coterie.privacy.release import (
     Contribution,
     Release,
@@ -33,10 +32,8 @@ from coterie.privacy.release import (
     seal_masked,
     seal_total,
 )
-from coterie.privacy.sampling import STEPS
 from coterie.problems import Problem, Records
-from coterie.schedules import Schedule, ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import Facts, Schedule, ScheduleField, as_schedule, serialisable
 
 # --- grants -----------------------------------------------------------------------------------------------------------
 

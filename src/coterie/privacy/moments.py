@@ -61,7 +61,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.privacy.events import Adjacency
 from coterie.privacy.mechanisms import (
     Grant,
@@ -77,7 +76,7 @@ from coterie.privacy.mechanisms import (
 from coterie.privacy.noise import Purpose
 from coterie.privacy.release import Contribution, as_issued, contribute, needs_public
 from coterie.problems import Huber, Logistic, Multinomial, Problem, Records, Squared
-from coterie.serialise import serialisable
+from coterie.values import Facts, serialisable
 
 # curvature is seen where it exceeds this times s sqrt(p), s the noise of a p by p Hessian
 TIMES_NOISE = 2.0

@@ -18,11 +18,9 @@ import math
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected
 from coterie.privacy.mechanisms import ROUNDED, ArgminGrant, Grant, Mechanism, PartyFacts, issue, output_event
-from coterie.privacy.noise import Law
-from coterie.privacy.sampling import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, largest_gamma
+from coterie.privacy.noise import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, Law, largest_gamma
 from coterie.problems import Problem
-from coterie.schedules import NOT_GIVEN, OptionalScheduleField, ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import NOT_GIVEN, OptionalScheduleField, ScheduleField, as_schedule, serialisable
 
 # the solver stops at this fraction of the largest gradient that can occur: far above rounding, far below any noise
 TOLERANCE_SHARE = 5e-13

@@ -37,8 +37,7 @@ import numpy as np
 
 from coterie.errors import InputError
 from coterie.network.topology import AllPairs, Topology
-from coterie.privacy.noise import Keys
-from coterie.privacy.sampling import STEPS
+from coterie.privacy.noise import STEPS, Keys
 
 # of eigenvectors of honest sets that are gone through one by one
 MOST_NUMBERS = 10**7

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from coterie.checks import positive_number
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.minimisers.one_party import lies_on_a_line, minimise, slope_at_minimum
 from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
@@ -58,8 +57,7 @@ from coterie.privacy.release import (
     seal,
 )
 from coterie.problems import L2, Loss, Problem, Records
-from coterie.schedules import ScheduleField, as_schedule
-from coterie.serialise import serialisable
+from coterie.values import ScheduleField, as_schedule, positive_number, serialisable
 
 # --- how far neighbouring data can move one step ----------------------------------------------------------------------
 

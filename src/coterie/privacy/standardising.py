@@ -26,7 +26,7 @@ from coterie.errors import InputError
 from coterie.privacy.mechanisms import GradientNoise, Grant, PartyFacts, SumGrant, grid_event, issue, untouched
 from coterie.privacy.release import Contribution, contribute, needs_public
 from coterie.problems import Problem, Records
-from coterie.serialise import serialisable
+from coterie.values import serialisable
 
 # what a grant is for, in this order
 SUMS, SQUARES, GRADIENT = 0, 1, 2

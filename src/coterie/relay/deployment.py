@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coterie.errors import InputError
-from coterie.facts import check_plain
 from coterie.relay.certificates import check_host
+from coterie.values import check_plain
 
 # where things are on machines that are set up by these kits
 PROGRAMS = "/opt/coterie/bin"

@@ -2,6 +2,5 @@
 
 from coterie.report.comparison import compare_page
 from coterie.report.page import Published, report_page
-from coterie.report.run_files import RunFiles
 
-__all__ = ["Published", "RunFiles", "compare_page", "report_page"]
+__all__ = ["Published", "compare_page", "report_page"]

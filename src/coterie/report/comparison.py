@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from coterie.certificate import shown_loss
 from coterie.charts import Lines, Series, percent, short, short_percent, tiny
-from coterie.report import frame
-from coterie.report.run_files import RunFiles
+from coterie.report.page import Markup, figure, joined, page, paragraph, table
+from coterie.rundir import RunFiles
 
 # that are told apart by colour and shape
 MOST_NAMED = 5
@@ -20,19 +20,19 @@ def compare_page(runs: Sequence[tuple[str, RunFiles]]) -> str:
     parts = []
     chart = _frontier(runs, measure)
     if chart is not None:
-        parts.append(frame.figure(chart, "frontier-chart"))
+        parts.append(figure(chart, "frontier-chart"))
     parts.append(_table(runs))
     left_out = [name for name, run in runs if not _drawn(run, measure)]
     if left_out:
         said = "Not drawn, because nothing bounds their loss or nothing public tells how good they are: "
-        parts.append(frame.paragraph(said + ", ".join(left_out) + "."))
+        parts.append(paragraph(said + ", ".join(left_out) + "."))
     tests = {(_measured(run, "records"), _measured(run, "majority_error")) for _, run in runs if run.result}
     if len(tests) > 1:
         said = "The runs were tested on different records, so their numbers need not be comparable."
-        parts.insert(0, frame.paragraph(said, kind="warning"))
-    footer = frame.paragraph("Made by Coterie from the files of the runs. This page loads nothing and holds no record.")
-    sections = [("frontier", "What each loss has bought", frame.joined(parts))]
-    return frame.page(f"{len(runs)} runs compared", "Privacy loss against accuracy", sections, "", footer)
+        parts.insert(0, paragraph(said, kind="warning"))
+    footer = paragraph("Made by Coterie from the files of the runs. This page loads nothing and holds no record.")
+    sections = [("frontier", "What each loss has bought", joined(parts))]
+    return page(f"{len(runs)} runs compared", "Privacy loss against accuracy", sections, "", footer)
 
 
 def _measured(run: RunFiles, key: str) -> float | None:
@@ -87,7 +87,7 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], 
     return tuple(x for x, _ in points), tuple(y for _, y in points)
 
 
-def _table(runs: Sequence[tuple[str, RunFiles]]) -> frame.Markup:
+def _table(runs: Sequence[tuple[str, RunFiles]]) -> Markup:
     rows: list[list[str | tuple[str, float]]] = []
     names = {"error": "error", "auc": "AUC", "rmse": "root mean square error"}
     measured = {key: text for key, text in names.items() if any(_measured(run, key) is not None for _, run in runs)}
@@ -105,4 +105,4 @@ def _table(runs: Sequence[tuple[str, RunFiles]]) -> frame.Markup:
         row += [certificate.document["mechanism"]["algorithm"], certificate.document["trust_model"]["channel"]]
         rows.append([*row, "; ".join(certificate.verdict) or "private"])
     heading = ["run", "ε", "δ", *measured.values(), "algorithm", "channel", "verdict"]
-    return frame.table(heading, rows, "Runs")
+    return table(heading, rows, "Runs")

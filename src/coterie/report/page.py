@@ -1,16 +1,200 @@
-"""One run on one page: a function of the files of the run, and of nothing else."""
+"""One run on one page: a function of the files of the run, and of nothing else.
 
+The policy in the page's head lets a browser run its own script and use its own style, and load nothing at all: whatever
+stands in a name can neither run nor ask anybody for anything.
+"""
+
+import base64
+import hashlib
+import html
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import coterie
 from coterie.certificate import cautions, shown_loss
-from coterie.charts import Bar, Bars, Lines, Series, alike, cut, percent, short, short_percent, tiny
+from coterie.charts import Bar, Bars, Chart, Lines, Series, alike, cut, percent, short, short_percent, tiny
 from coterie.data import CategoryColumn, Label, NumberColumn, Schema
-from coterie.report import frame
-from coterie.report.frame import Markup, bullets, facts, figure, pair, paragraph, table
-from coterie.report.run_files import RunFiles
+from coterie.rundir import RunFiles
+
+STYLE = """
+:root{--paper:#fff;--raised:#f4f6f8;--ink:#1c2430;--soft:#4f5b69;--rule:#cdd5de;--link:#075a80;--warn:#8f1d1d;
+--warn-paper:#fdecec;--c0:#0b6e99;--c1:#b35c00;--c2:#5f6b7a;--c3:#2f7d32;--c4:#7b4fa3;--c5:#a3304a}
+@media (prefers-color-scheme:dark){:root{--paper:#12171e;--raised:#1b222c;--ink:#e6ebf1;--soft:#aab6c4;--rule:#3a4552;
+--link:#7cc8ec;--warn:#ffb4b4;--warn-paper:#3a1618;--c0:#5cb8e0;--c1:#f0a04b;--c2:#aab6c4;--c3:#7cc47f;--c4:#c6a0e8;
+--c5:#f093a6}}
+*{box-sizing:border-box}
+html{color-scheme:light dark;-webkit-text-size-adjust:100%}
+body{margin:0;background:var(--paper);color:var(--ink);
+font:16px/1.55 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+.skip{position:absolute;left:-999em}.skip:focus{left:.5em;top:.5em;background:var(--paper);padding:.3em .6em}
+header,main,footer{max-width:66rem;margin:0 auto;padding:0 1.25rem}
+header{padding-top:2rem}h1{font-size:1.8rem;line-height:1.2;margin:0 0 .3rem}
+h2{font-size:1.25rem;margin:2.6rem 0 .8rem;padding-top:.6rem;border-top:1px solid var(--rule)}
+h3{font-size:1rem;margin:1.4rem 0 .4rem}
+p{margin:.5rem 0;max-width:46rem}sup{line-height:0}.soft,caption,dt,figcaption,footer{color:var(--soft)}
+a{color:var(--link)}:focus-visible{outline:3px solid var(--c1);outline-offset:2px}
+nav ul{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;list-style:none;margin:.8rem 0 0;padding:0}
+.warning{background:var(--warn-paper);color:var(--warn);border-left:5px solid var(--warn);
+padding:.6rem .9rem;font-weight:600}
+.key{display:grid;grid-template-columns:repeat(auto-fit,minmax(11rem,1fr));gap:.8rem;margin:1.4rem 0}
+.key div{background:var(--raised);border-radius:.5rem;padding:.8rem 1rem}.key dt{font-size:.88rem}
+.key dd{margin:0;font-size:1.5rem;font-weight:650;line-height:1.25;overflow-wrap:anywhere}
+.key dd small{display:block;font-size:.88rem;font-weight:400;color:var(--soft)}
+.promise{font-size:1.08rem;border-left:5px solid var(--c0);padding:.1rem 0 .1rem 1rem}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));gap:1.5rem;align-items:start}
+figure{margin:0}figcaption{font-weight:600;margin-bottom:.3rem}svg{display:block;width:100%;max-width:40rem;height:auto}
+svg text{font-size:13px;fill:var(--ink)}
+.grid{stroke:var(--rule)}.axis{stroke:var(--soft)}.line{fill:none;stroke-width:2}.level{stroke:var(--soft);stroke-width:1.6}
+.d0{stroke-dasharray:7 4}.d1{stroke-dasharray:2 4}.d2{stroke-dasharray:9 3 2 3}
+.c0{stroke:var(--c0);fill:var(--c0)}.c1{stroke:var(--c1);fill:var(--c1)}.c2{stroke:var(--c2);fill:var(--c2)}
+.c3{stroke:var(--c3);fill:var(--c3)}.c4{stroke:var(--c4);fill:var(--c4)}.c5{stroke:var(--c5);fill:var(--c5)}
+polyline.line{fill:none}.own,.node{fill:var(--c0)}.other{fill:var(--c2)}.whisker{stroke:var(--soft);stroke-width:2;fill:none}
+.edge{stroke:var(--soft);stroke-width:1.3}.hub{fill:var(--raised);stroke:var(--soft)}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.94rem;margin:.4rem 0;min-width:min(100%,18rem)}
+caption{text-align:left;padding-bottom:.3rem}
+th,td{text-align:left;vertical-align:top;padding:.32rem .9rem .32rem 0;
+border-bottom:1px solid var(--rule);font-weight:400}
+thead th{font-weight:600;white-space:nowrap}tbody th{overflow-wrap:break-word;min-width:6.5rem}
+td.number{font-variant-numeric:tabular-nums;white-space:nowrap}
+thead button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;
+text-decoration:underline dotted}
+th[aria-sort=ascending] button::after{content:" ↑"}th[aria-sort=descending] button::after{content:" ↓"}
+table.facts tbody th{width:11rem;font-weight:600}
+details{margin:.4rem 0}summary{cursor:pointer;color:var(--link)}
+code{font-family:ui-monospace,"DejaVu Sans Mono",monospace;font-size:.9em;overflow-wrap:anywhere}
+footer{margin-top:3rem;padding-bottom:2.5rem;font-size:.9rem}
+@media (max-width:34rem){h1{font-size:1.45rem}table.facts,table.facts tbody,table.facts tr,table.facts th,table.facts td
+{display:block;width:100%}table.facts tbody th{border:0;padding-bottom:0}
+.wide td:not(.number){min-width:9rem}thead th{white-space:normal}}
+@media print{:root{--paper:#fff;--raised:#f4f6f8;--ink:#000;--soft:#333;--rule:#bbb;--link:#000;--warn:#8f1d1d;
+--warn-paper:#fff;--c0:#0b6e99;--c1:#b35c00;--c2:#5f6b7a;--c3:#2f7d32;--c4:#7b4fa3;--c5:#a3304a}
+@page{margin:16mm}body{font-size:10.5pt}nav,.skip,details{display:none}header,main,footer{max-width:none;padding:0}
+header{padding-top:0}.wide{overflow:visible}h2{break-after:avoid;margin-top:1.6rem}figure,tr,.key,.promise,.warning{break-inside:avoid}
+svg{max-width:15cm}thead button{text-decoration:none}.pair{grid-template-columns:1fr 1fr}
+.key{grid-template-columns:repeat(auto-fit,minmax(7rem,1fr))}
+thead th{white-space:normal}
+*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
+"""
+
+SCRIPT = """
+"use strict";
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+      const rows = [...body.rows].sort((a, b) => {
+        const [p, q] = [key(a), key(b)];
+        const [x, y] = [p, q].map((text) => Number(text.replace(/[,%\\s]/g, "")));
+        const numbers = p !== "" && q !== "" && !Number.isNaN(x) && !Number.isNaN(y);
+        return (up ? 1 : -1) * (numbers ? (x > y) - (x < y) : p.localeCompare(q));
+      });
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      body.append(...rows);
+    });
+  });
+}
+"""
+
+
+class Markup(str):
+    """A text that is HTML already, every name in it escaped."""
+
+
+def safe(text: str) -> Markup:
+    return text if isinstance(text, Markup) else Markup(html.escape(text))
+
+
+def joined(parts: Iterable[str]) -> Markup:
+    return Markup("".join(safe(part) for part in parts))
+
+
+def paragraph(*parts: str, kind: str = "") -> Markup:
+    return Markup(f"<p{_class(kind)}>{joined(parts)}</p>")
+
+
+def section(name: str, title: str, *parts: str) -> Markup:
+    return Markup(f'<section aria-labelledby="{name}"><h2 id="{name}">{safe(title)}</h2>{joined(parts)}</section>')
+
+
+def bullets(texts: Iterable[str]) -> Markup:
+    return Markup("<ul>" + "".join(f"<li>{safe(text)}</li>" for text in texts) + "</ul>")
+
+
+def facts(rows: Sequence[tuple[str, str]], label: str) -> Markup:
+    """Names and what they are, beside each other or, on a phone, below each other."""
+    body = "".join(f'<tr><th scope="row">{safe(name)}</th><td>{safe(value)}</td></tr>' for name, value in rows)
+    return Markup(f'<table class="facts" aria-label="{safe(label)}"><tbody>{body}</tbody></table>')
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str | tuple[str, float]]], label: str) -> Markup:
+    """Sortable; a cell that is a number is (how it is shown, what it is)."""
+    head = "".join(f'<th scope="col">{safe(text)}</th>' for text in heading)
+    body = "".join("<tr>" + "".join(_cell(cell, first=k == 0) for k, cell in enumerate(row)) + "</tr>" for row in rows)
+    inner = f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return Markup(f'<div class="wide" role="region" tabindex="0" aria-label="{safe(label)}">{inner}</div>')
+
+
+def _cell(cell: str | tuple[str, float], *, first: bool) -> str:
+    if isinstance(cell, tuple):
+        return f'<td class="number" data-value="{cell[1]!r}">{safe(cell[0])}</td>'
+    return f'<th scope="row">{safe(cell)}</th>' if first else f"<td>{safe(cell)}</td>"
+
+
+def figure(chart: Chart, name: str, *, numbers: bool = True) -> Markup:
+    """The picture, and below it, folded up, the same as a table; not where such a table stands beside it."""
+    heading, rows = chart.table()
+    content = ""
+    if numbers:
+        content = folded("The same as a table", table(heading, rows, f"{chart.title}: numbers"))
+    return Markup(f"<figure><figcaption>{safe(chart.title)}</figcaption>{chart.svg(name)}{content}</figure>")
+
+
+def folded(summary: str, content: str) -> Markup:
+    """Opened by whoever wants it; not on paper."""
+    return Markup(f"<details><summary>{safe(summary)}</summary>{safe(content)}</details>")
+
+
+def pair(*parts: str) -> Markup:
+    return Markup('<div class="pair">' + "".join(f"<div>{safe(part)}</div>" for part in parts if part) + "</div>")
+
+
+def page(title: str, under: str, sections: Sequence[tuple[str, str, str]], top: str, footer: str) -> str:
+    """`sections`: (anchor, title, content); `top` is what must be seen before them."""
+    policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
+    policy += "; base-uri 'none'; form-action 'none'"
+    links = "".join(f'<li><a href="#{name}">{safe(text)}</a></li>' for name, text, _ in sections)
+    return "".join(
+        [
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" ',
+            'content="light dark"><meta name="referrer" content="no-referrer">',
+            f"<title>{safe(title)}</title><style>{STYLE}</style></head><body>",
+            '<a class="skip" href="#content">To the content</a>',
+            f"<header><h1>{safe(title)}</h1>{paragraph(under, kind='soft')}",
+            f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n<main id="content">{safe(top)}\n',
+            "\n".join(section(name, text, content) for name, text, content in sections),
+            f"</main>\n<footer>{safe(footer)}</footer><script>{SCRIPT}</script></body></html>\n",
+        ]
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
 
 MOST_ROWS, MOST_BARS, MOST_TEXT = 200, 20, 400
 FACTOR = Markup("e<sup>ε</sup>")
@@ -41,7 +225,7 @@ def report_page(run: RunFiles, published: Published | None = None) -> str:
         ("data", "The data", _data(run)),
         ("certificate", "Certificate", _certificate(run)),
     ]
-    return frame.page(title, under, [part for part in sections if part[2]], _top(run), _footer())
+    return page(title, under, [part for part in sections if part[2]], _top(run), _footer())
 
 
 # --- before anything else ---------------------------------------------------------------------------------------------
@@ -61,7 +245,7 @@ def _top(run: RunFiles) -> Markup:
         )
     if not certificate.verdict:
         warnings += [paragraph(f"{_sentence(text)}.", kind="warning") for text in cautions(run.plan, certificate.delta)]
-    return frame.joined([*warnings, _key_figures(run)])
+    return joined([*warnings, _key_figures(run)])
 
 
 def _key_figures(run: RunFiles) -> Markup:
@@ -82,7 +266,7 @@ def _key_figures(run: RunFiles) -> Markup:
     rounds = certificate.document["rounds"]
     told.append(("Rounds", str(rounds["done"]), f"of {rounds['planned']} planned and charged"))
     cells = "".join(
-        f"<div><dt>{frame.safe(name)}</dt><dd>{frame.safe(value)} <small>{frame.safe(more)}</small></dd></div>"
+        f"<div><dt>{safe(name)}</dt><dd>{safe(value)} <small>{safe(more)}</small></dd></div>"
         for name, value, more in told
     )
     return Markup(f'<dl class="key">{cells}</dl>')
@@ -109,7 +293,7 @@ def _promise(run: RunFiles) -> Markup:
     document, guarantee = certificate.document, certificate.document["guarantee"]
     sees = document["views"][0]["sees"]
     if certificate.verdict:
-        return frame.joined(
+        return joined(
             [
                 paragraph("Nothing is promised, because:"),
                 bullets(certificate.verdict),
@@ -142,7 +326,7 @@ def _promise(run: RunFiles) -> Markup:
     who = paragraph(f"Who has to be trusted: {trust['model']}. {_sentence(trust['who_is_trusted'])}.")
     where = paragraph(f"Where it ran: {document['execution']['what']}.")
     limits = Markup("<h3>Not promised</h3>") + bullets(document["not_covered"])
-    return frame.joined([words, exactly, rare, who, where, Markup(limits)])
+    return joined([words, exactly, rare, who, where, Markup(limits)])
 
 
 def _result(run: RunFiles) -> Markup:
@@ -177,7 +361,7 @@ def _result(run: RunFiles) -> Markup:
             said += " Without privacy: the optimum on all public training records, hardly regularised, no noise."
         if run.alone:
             said += " A party alone: the same on its own records, the mean over parties."
-        parts.append(frame.joined([table(heading, rows, "Result"), paragraph(said, kind="soft")]))
+        parts.append(joined([table(heading, rows, "Result"), paragraph(said, kind="soft")]))
     if run.errors_by_round:
         parts.append(figure(_by_round(run), "rounds-chart"))
     if not parts and run.model is not None:
@@ -236,7 +420,7 @@ def _spent(run: RunFiles) -> Markup:
     ]
     by_party = [table(heading, rows, "Loss by party"), _more(len(names), "certificate.json")]
     seen = facts([(f"against {v.observer}", f"ε = {shown_loss(v.epsilon)}: sees {v.sees}") for v in views], "Observers")
-    parts = [pair("" if chart is None else figure(chart, "spent-chart"), frame.joined(by_party)), seen]
+    parts = [pair("" if chart is None else figure(chart, "spent-chart"), joined(by_party)), seen]
     if document["past"]:
         earlier = [
             [
@@ -252,7 +436,7 @@ def _spent(run: RunFiles) -> Markup:
         parts.append(paragraph(f"Everything together: {total} ({document['total']['how']})."))
     else:
         parts.append(paragraph("No earlier releases from the same data were declared.", kind="soft"))
-    return frame.joined(parts)
+    return joined(parts)
 
 
 def _float(value: Any) -> float:
@@ -282,7 +466,7 @@ def _model(run: RunFiles) -> Markup:
     named = run.coefficients
     intervals = [] if run.intervals is None else [Markup("<h3>Intervals</h3>"), _intervals(run.intervals)]
     if not named:
-        return frame.joined(intervals)
+        return joined(intervals)
     ranked = sorted(named.items(), key=lambda item: -abs(item[1]))
     shown = alike(named.values())
     chart = Bars(
@@ -295,8 +479,8 @@ def _model(run: RunFiles) -> Markup:
     heading = ["feature", "coefficient"]
     largest, everything = table(heading, rows[:MOST_BARS], "Coefficients"), Markup("")
     if len(ranked) > MOST_BARS:
-        whole = frame.joined([table(heading, rows, "All coefficients"), _more(len(ranked), "model.json")])
-        everything = frame.folded(f"All {len(ranked):,} coefficients", whole)
+        whole = joined([table(heading, rows, "All coefficients"), _more(len(ranked), "model.json")])
+        everything = folded(f"All {len(ranked):,} coefficients", whole)
     labels = None if run.model is None else run.model.get("labels")
     if isinstance(labels, list) and len(labels) == 2:
         said = f"More than zero speaks for {labels[1]!r}, less for {labels[0]!r}."
@@ -305,7 +489,7 @@ def _model(run: RunFiles) -> Markup:
     told = " The noise of the run is in every number"
     noise = ", and no interval was paid for: a sign may be chance." if run.intervals is None else "; see the intervals."
     drawn = pair(figure(chart, "coefficients-chart", numbers=False), largest)
-    return frame.joined([paragraph(said + told + noise), drawn, everything, *intervals])
+    return joined([paragraph(said + told + noise), drawn, everything, *intervals])
 
 
 def _intervals(told: dict[str, Any]) -> Markup:
@@ -335,7 +519,7 @@ def _intervals(told: dict[str, Any]) -> Markup:
         parts += [paragraph("No interval is given where the noise leaves none:"), bullets(said)]
     if isinstance(told.get("notes"), list) and told["notes"]:
         parts.append(bullets(str(note) for note in told["notes"]))
-    return frame.joined(parts)
+    return joined(parts)
 
 
 def _is_number(value: Any) -> bool:
@@ -369,7 +553,7 @@ def _published(run: RunFiles, published: Published | None) -> Markup:
         f"{published.theorem}. The certified number is the promise; the published one is for comparison, and whether "
     )
     said += "its theorem is true is told by `coterie errata`."
-    return frame.joined([paragraph(said), pair(figure(chart, "published-chart"), bullets(met))])
+    return joined([paragraph(said), pair(figure(chart, "published-chart"), bullets(met))])
 
 
 def _data(run: RunFiles) -> Markup:
@@ -388,7 +572,7 @@ def _data(run: RunFiles) -> Markup:
     bounds = run.certificate.document["bounds"]
     shown = [(b["bound"].replace("_", " "), f"{_bound(b['value'])}; {b['source']}; {b['enforced']}") for b in bounds]
     parts += [Markup("<h3>Bounds that were kept</h3>"), facts(shown, "Bounds")]
-    return frame.joined(parts)
+    return joined(parts)
 
 
 def _bound(value: Any) -> str:
@@ -448,8 +632,8 @@ def _certificate(run: RunFiles) -> Markup:
         ("tuning", document["tuning"]),
         ("audit", audit if isinstance(audit, str) else f"{audit.get('verdict', 'see certificate.json')}"),
         ("software", ", ".join(f"{name} {version}" for name, version in software.items())),
-        ("plan", Markup(f"<code>{frame.safe(document['plan_digest'])}</code>")),
-        ("certificate", Markup(f"<code>{frame.safe(document['digest'])}</code>")),
+        ("plan", Markup(f"<code>{safe(document['plan_digest'])}</code>")),
+        ("certificate", Markup(f"<code>{safe(document['digest'])}</code>")),
     ]
     parts: list[str] = [facts(rows, "Certificate")]
     parts.append(
@@ -461,7 +645,7 @@ def _certificate(run: RunFiles) -> Markup:
     )
     parts += [Markup("<h3>Signatures</h3>"), _signatures(document.get("sites"))]
     parts += [Markup("<h3>Cite</h3>"), bullets(document["cite"])]
-    return frame.joined(parts)
+    return joined(parts)
 
 
 def _signatures(sites: Any) -> Markup:
@@ -471,14 +655,14 @@ def _signatures(sites: Any) -> Markup:
     code = [
         [
             statement["party"],
-            Markup(f"<code>{frame.safe(statement['ledger_entry'])}</code>"),
-            Markup(f"<code>{frame.safe(identity)}</code>"),
+            Markup(f"<code>{safe(statement['ledger_entry'])}</code>"),
+            Markup(f"<code>{safe(identity)}</code>"),
         ]
         for statement, identity in signed[:MOST_ROWS]
     ]
     said = "Every site has signed the plan, everything released and the entry of its ledger that pays for it. Whether "
     said += "these are the parties' keys is for you to know: compare them with those the parties gave you."
-    return frame.joined([paragraph(said), table(["party", "ledger entry", "key"], code, "Signatures")])
+    return joined([paragraph(said), table(["party", "ledger entry", "key"], code, "Signatures")])
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from coterie.certificate.signatures import check_statement, section
 from coterie.engines.moments import Course
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.errors import CoterieError, InputError
 from coterie.keys import PrivateKeys, SignatureError
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy

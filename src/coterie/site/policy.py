@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.algorithms import ALGORITHMS
-from coterie.checks import nearest
 from coterie.errors import InputError
-from coterie.facts import check_plain
 from coterie.keys import Identity
 from coterie.privacy.accountants import check_delta, check_epsilon
 from coterie.problems import LOSSES
-from coterie.serialise import read_toml
 from coterie.site.proposal import Proposal
+from coterie.values import check_plain, nearest, read_toml
 
 FILE = "site.toml"
 

@@ -21,13 +21,12 @@ from coterie.certificate.certificate import plain
 from coterie.data import Schema
 from coterie.engines.moments import moment_size, n_moments
 from coterie.errors import InputError
-from coterie.facts import check_plain
 from coterie.keys import Identity
 from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
-from coterie.serialise import file_text, read_json
 from coterie.site.messages import COORDINATOR, LARGEST_PACKET
+from coterie.values import check_plain, file_text, read_json
 
 FORMAT = "coterie-proposal-1"
 # of a released value: no run that gets anywhere comes near it

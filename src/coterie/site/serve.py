@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.engines.xla import set_up
+from coterie.engines.rounds import set_up
 from coterie.site.site import Site
 from coterie.site.sockets import MOST_CONNECTIONS, UnreachableError, listening, receive, send
 from coterie.site.store import locked

@@ -34,7 +34,6 @@ from coterie.plan import Plan
 from coterie.privacy.noise import KeyedEntropy, NoiseSource, Seeded, SystemEntropy
 from coterie.privacy.pairs import PairStreams, pair_secret
 from coterie.rundir import SUMS, files_of, new_directory, sums
-from coterie.serialise import read_json
 from coterie.site.envelope import opened_request, sealed_answer
 from coterie.site.messages import (
     COORDINATOR,
@@ -53,6 +52,7 @@ from coterie.site.records import Misfit, misfits, read_shard
 from coterie.site.rounds import RoundForm
 from coterie.site.store import Store
 from coterie.transcript import ReleaseChain, Transcript
+from coterie.values import read_json
 
 # the run in an answer to something that names none
 NOBODY = "0" * 64

@@ -24,7 +24,7 @@ from coterie.inference import Releasing
 from coterie.machine import processor
 from coterie.privacy.noise import Seeded
 from coterie.spending import BudgetError, LedgerError, Spending
-from coterie.stopping import Stop, StoppedInTime
+from coterie.terminal import Stop, StoppedInTime
 from coterie.transcript import Transcript
 
 

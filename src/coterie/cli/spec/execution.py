@@ -13,23 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 
 from coterie.certificate import Certificate, Past, cautions, price
-from coterie.cli.spec.fitted import FittedModel, exact_result
 from coterie.cli.spec.preparation import Log, Prepared, Records
 from coterie.cli.spec.reading import Spec
 from coterie.data import Schema
 from coterie.data.federation import make_design, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import CoterieError, InputError
-from coterie.facts import Facts
+from coterie.evaluation import exact_result
 from coterie.inference import Columns, Inference, Released, Releasing, conclude, release_moments
+from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
-from coterie.rundir import SUMS, files_of, new_directory, sums, transcript_name
+from coterie.report import Published, report_page
+from coterie.rundir import REPORT, SUMS, FittedModel, RunFiles, files_of, new_directory, sums, transcript_name
 from coterie.site.proposal import Proposal
 from coterie.spending import Spending
-from coterie.stopping import stoppable
+from coterie.terminal import stoppable
 from coterie.transcript import RANDOMNESS, Interrupted, Transcript
+from coterie.values import Facts
 
 Progress = Callable[[int, int], None]
 # by name: "nonprivate", all records in one place, and "alone", a party's own
@@ -440,3 +443,42 @@ def model_of(
 
 def _alone(numbers: list[float]) -> float | list[float]:
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+# --- its report: made from the directory's other files, so it needs no sum and can be made again ----------------------
+
+
+def report_of(directory: Path) -> str:
+    run = RunFiles.read(directory)
+    return report_page(run, _published(run.plan))
+
+
+def write_report(directory: Path) -> Path:
+    """In the directory itself, over what an earlier version may have drawn; all of it or nothing."""
+    page, path = report_of(directory), directory / REPORT
+    temporary = directory.parent / f".{directory.name}-{REPORT}.{os.getpid()}"
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _published(plan: Plan) -> Published | None:
+    """What the algorithm's paper states; none of them speaks of Gaussian noise, so most runs need no research."""
+    if plan.algorithm.mechanism.law in (None, "gaussian"):
+        return None
+    from coterie.papers.bounds import published_bound
+
+    found = published_bound(plan)
+    return None if found is None else Published(found.theorem, found.total, found.hypotheses)
+
+
+def add_report(run: Path) -> None:
+    """After a run. It is complete and paid for, so a page that cannot be made does not end it."""
+    try:
+        write_report(run)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        typer.echo(f"coterie: the run is complete, but no report could be made ({reason})", err=True)

@@ -31,7 +31,7 @@ from coterie.site.proposal import Proposal, check_plan
 from coterie.site.records import write_encoded
 from coterie.site.site import Site
 from coterie.site.sockets import Exchange, UnreachableError
-from coterie.stopping import Stop, stoppable
+from coterie.terminal import Stop, stoppable
 from coterie.transcript import Interrupted, Transcript
 
 MOST_PROCESSES = 64

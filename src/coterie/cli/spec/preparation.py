@@ -14,25 +14,35 @@ from typing import Any
 
 import numpy as np
 
-from coterie import rules
+import coterie.rules as rules
 from coterie.certificate import Certificate, Past, make_certificate
-from coterie.checks import quoted
-from coterie.cli.spec import keys
-from coterie.cli.spec.keys import one_of
-from coterie.cli.spec.reading import PRIVATE, DataSection, ProblemSection, Spec
+from coterie.cli.spec.reading import (
+    PRIVATE,
+    REQUIRED,
+    DataSection,
+    Key,
+    ProblemSection,
+    Spec,
+    as_boolean,
+    as_number,
+    as_numbers,
+    as_positive,
+    as_text,
+    one_of,
+    read_table,
+    refuse_unknown,
+)
 from coterie.data import Federation, Label, Schema, load, partition
 from coterie.data.federation import make_design
 from coterie.data.schema import wanted_columns
 from coterie.data.tables import Dialect, Table, read_columns
 from coterie.errors import InputError, short
-from coterie.facts import Facts
 from coterie.matrices import Matrix
-from coterie.network.selection import All, Cyclic, Poisson, Sample, Selection, Shuffled, Walk
-from coterie.network.topology import Topology, make_topology
+from coterie.network.topology import All, Cyclic, Poisson, Sample, Selection, Shuffled, Topology, Walk, make_topology
 from coterie.plan import Plan
 from coterie.planner import ALGORITHM, Planner
 from coterie.problems import L2, LOSSES, Ball, Box, ElasticNet, Loss, Problem, Regulariser
-from coterie.schedules import Schedule
+from coterie.values import Facts, Schedule, quoted
 
 # of a data set that has no parties of its own
 DEFAULT_PARTIES = 5
@@ -370,11 +380,11 @@ def _regulariser(section: ProblemSection, l2: float) -> Regulariser:
 def _settings(spec: Spec, facts: Facts, topology: Topology | None) -> dict[str, Any]:
     """Each setting as the field of that name, of the algorithm or of its mechanism, needs it."""
     given, standardise = spec.algorithm.settings, spec.data.standardise == PRIVATE
-    mechanism = keys.text("algorithm.mechanism", given["mechanism"]) if "mechanism" in given else None
+    mechanism = as_text("algorithm.mechanism", given["mechanism"]) if "mechanism" in given else None
     chosen = rules.choose_algorithm(facts, spec.privacy, spec.algorithm.name, topology, standardise=standardise)
     parts = rules.Parts.of(chosen, mechanism)
     choices = ("mechanism",) if parts.mechanisms else ()
-    keys.refuse_unknown("algorithm", given, ("name", "rounds", *choices, *parts.fields))
+    refuse_unknown("algorithm", given, ("name", "rounds", *choices, *parts.fields))
     return {
         name: value if name in choices else _converted(f"algorithm.{name}", value, parts.fields[name], facts)
         for name, value in given.items()
@@ -384,7 +394,7 @@ def _settings(spec: Spec, facts: Facts, topology: Topology | None) -> dict[str, 
 def _converted(where: str, value: Any, hint: Any, facts: Facts) -> Any:
     kinds = [kind for kind in rules.alternatives(hint) if isinstance(kind, type)]
     if any(typing.get_origin(kind) is tuple for kind in rules.alternatives(hint)):
-        return keys.numbers(where, value)
+        return as_numbers(where, value)
     if Schedule in kinds:
         return _schedule(where, value, facts)
     if Matrix in kinds:
@@ -392,9 +402,9 @@ def _converted(where: str, value: Any, hint: Any, facts: Facts) -> Any:
     if any(issubclass(kind, Selection) for kind in kinds):
         return _selection(where, value)
     if bool in kinds:
-        return keys.boolean(where, value)
+        return as_boolean(where, value)
     if float in kinds:
-        return keys.number(where, value)
+        return as_number(where, value)
     # a Literal
     return one_of(where, value, typing.get_args(hint))
 
@@ -402,19 +412,19 @@ def _converted(where: str, value: Any, hint: Any, facts: Facts) -> Any:
 def _schedule(where: str, value: Any, facts: Facts) -> Schedule:
     """A number, a list with one per party, or { start = ..., ratio = ... } of either."""
     if isinstance(value, dict):
-        part = keys.Key(lambda w, v: _schedule(w, v, facts).start, keys.REQUIRED)
-        return Schedule(**keys.read_table(where, value, {"start": part, "ratio": part}))
+        part = Key(lambda w, v: _schedule(w, v, facts).start, REQUIRED)
+        return Schedule(**read_table(where, value, {"start": part, "ratio": part}))
     if not isinstance(value, list):
-        return Schedule(keys.positive(where, value))
+        return Schedule(as_positive(where, value))
     if len(value) != facts.n_parties:
         raise InputError(f"{where}: {len(value)} numbers given for {facts.n_parties} parties; one per party is needed")
-    return Schedule(tuple(keys.positive(f"{where}[{place}]", item) for place, item in enumerate(value)))
+    return Schedule(tuple(as_positive(f"{where}[{place}]", item) for place, item in enumerate(value)))
 
 
 def _matrix(where: str, value: Any) -> Matrix:
     if not isinstance(value, list) or not value:
         raise InputError(f"{where}: got {short(value)}; a list of rows is needed")
-    rows = [keys.numbers(f"{where}[{place}]", row) for place, row in enumerate(value)]
+    rows = [as_numbers(f"{where}[{place}]", row) for place, row in enumerate(value)]
     if len({len(row) for row in rows}) > 1:
         raise InputError(f"{where}: got rows of different lengths; a matrix is needed")
     return Matrix.of(where, rows)
@@ -427,7 +437,7 @@ def _selection(where: str, value: Any) -> Selection:
         raise InputError(f"{where}: got {short(value)}; a name or a table with a name is needed")
     cls = SELECTIONS[one_of(f"{where}.name", content.get("name"), SELECTIONS)]
     fields = [field.name for field in dataclasses.fields(cls)]
-    keys.refuse_unknown(where, content, ("name", *fields))
+    refuse_unknown(where, content, ("name", *fields))
     given = {key: item for key, item in content.items() if key != "name"}
     if "seed" in fields:
         given.setdefault("seed", 0)

@@ -1,12 +1,15 @@
-"""A spec: [data], [schema], [parties], [problem], [privacy], [algorithm], [inference] and [engine] of one TOML file."""
+"""A spec: [data], [schema], [parties], [problem], [privacy], [algorithm], [inference] and [engine] of one TOML file.
+
+Read key by key: every value is checked, and an unknown key is refused with the nearest valid one.
+"""
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.algorithms import ALGORITHMS
-from coterie.cli.spec import keys
-from coterie.cli.spec.keys import REQUIRED, Key
 from coterie.data import DATASETS, Schema
 from coterie.data.tables import DELIMITERS, USUAL, Dialect
 from coterie.errors import InputError, short
@@ -14,7 +17,7 @@ from coterie.network.topology import GRAPHS, UNRESTRICTED
 from coterie.problems import LOSSES
 from coterie.promise import TRUST, UNITS, Privacy
 from coterie.relay.engines import ENGINES as RELAYS
-from coterie.serialise import file_text, read_toml
+from coterie.values import file_text, nearest, read_toml
 
 SECTIONS = ("data", "schema", "parties", "problem", "privacy", "algorithm", "inference", "engine")
 SOURCES = ("dataset", "file", "files")
@@ -23,6 +26,16 @@ ENGINES = ("in-process", "mpi", *RELAYS)
 LARGEST_SPEC = 10**7
 LARGEST_SEED = 2**63 - 1
 PRIVATE = "private"
+
+Check = Callable[[str, Any], Any]
+REQUIRED: Any = object()
+# squares of larger numbers leave the range of float64
+LARGEST = 1e100
+
+
+class Key(NamedTuple):
+    check: Check
+    default: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,8 +191,8 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
 
 def tables_of(text: str, path: Path) -> dict[str, Any]:
     """The tables of a spec as TOML gives them, unknown ones refused."""
-    content = keys.tables_in("spec", text, path)
-    keys.check_tables("spec", content, SECTIONS, ("data", "privacy"))
+    content = tables_in("spec", text, path)
+    check_tables("spec", content, SECTIONS, ("data", "privacy"))
     return content
 
 
@@ -199,12 +212,12 @@ def read_text(path: Path) -> str:
 
 def data_section(content: Any, folder: Path) -> DataSection:
     def path(where: str, value: Any) -> Path:
-        return folder / keys.path(where, value)
+        return folder / as_path(where, value)
 
     def paths(where: str, value: Any) -> dict[str, Path]:
         if not isinstance(value, dict) or not value:
             raise InputError(f"{where}: got {short(value)}; a table of party = 'path' is needed")
-        found = {keys.text(where, party): path(f"{where}.{party}", given) for party, given in value.items()}
+        found = {as_text(where, party): path(f"{where}.{party}", given) for party, given in value.items()}
         for party, file in found.items():
             twins = [other for other in found if other != party and found[other].absolute() == file.absolute()]
             if twins:
@@ -214,26 +227,30 @@ def data_section(content: Any, folder: Path) -> DataSection:
         return found
 
     table = {
-        "dataset": Key(keys.name_in(DATASETS)),
-        "preprocessing": Key(keys.name_in(("public", "papers")), "public"),
-        "constant_column": Key(keys.boolean, False),
+        "dataset": Key(name_in(DATASETS)),
+        "preprocessing": Key(name_in(("public", "papers")), "public"),
+        "constant_column": Key(as_boolean, False),
         "file": Key(path),
         "files": Key(paths),
         "test": Key(path),
-        "public": Key(keys.boolean, False),
-        "delimiter": Key(keys.name_in(DELIMITERS)),
-        "encoding": Key(keys.text, USUAL.encoding),
-        "row_norm": Key(keys.bound, 1.0),
-        "weight_column": Key(keys.text),
-        "weight_bound": Key(keys.bound, 1.0),
-        "min_records": Key(keys.whole(1), 2),
-        "purpose": Key(keys.text),
-        "standardise": Key(keys.name_in((PRIVATE, "none"))),
+        "public": Key(as_boolean, False),
+        "delimiter": Key(name_in(DELIMITERS)),
+        "encoding": Key(as_text, USUAL.encoding),
+        "row_norm": Key(as_bound, 1.0),
+        "weight_column": Key(as_text),
+        "weight_bound": Key(as_bound, 1.0),
+        "min_records": Key(as_whole(1), 2),
+        "purpose": Key(as_text),
+        "standardise": Key(name_in((PRIVATE, "none"))),
     }
-    values = keys.read_table("data", content, table)
-    dialect = Dialect.checked("data.", values.pop("delimiter"), values.pop("encoding"))
+    values = read_table("data", content, table)
+    source, delimiter, encoding = exactly_one("data", content, SOURCES), values.pop("delimiter"), values.pop("encoding")
+    # a data set of the package is no CSV file
+    dialect = USUAL if source == "dataset" else Dialect.checked("data.", delimiter, encoding)
     section = DataSection(dialect=dialect, **values)
-    source = keys.exactly_one("data", content, SOURCES)
+    for name in ("delimiter", "encoding") if source == "dataset" else ():
+        if name in content:
+            raise InputError(f"data.{name}: a data set of the package is not read from a CSV file; leave it out")
     if section.test is not None and source == "dataset":
         raise InputError("data.test: a data set of the package has its own test records; leave it out")
     for name in ("preprocessing", "constant_column") if section.dataset != "adult" else ():
@@ -261,8 +278,8 @@ def schema_file(content: Any, data: DataSection) -> str | None:
         raise InputError("spec: the table [schema] is missing; `coterie schema make` writes one to fill in")
     if not isinstance(content, dict) or "file" not in content:
         return None
-    keys.refuse_unknown("schema", content, ("file",))
-    return keys.text("schema.file", content["file"])
+    refuse_unknown("schema", content, ("file",))
+    return as_text("schema.file", content["file"])
 
 
 def read_schema(path: Path) -> tuple[Schema, tuple[str, ...]]:
@@ -280,7 +297,7 @@ def schema_from(content: Any) -> tuple[Schema, tuple[str, ...]]:
     """`data_derived` is ours: `Schema` refuses it, so such a file cannot be taken for a public schema."""
     if not isinstance(content, dict):
         raise InputError(f"schema: got {short(content)}; a table is needed")
-    derived = keys.texts("schema.data_derived", content.get("data_derived", []))
+    derived = as_texts("schema.data_derived", content.get("data_derived", []))
     return Schema.from_dict({key: value for key, value in content.items() if key != "data_derived"}), derived
 
 
@@ -290,17 +307,17 @@ def parties_section(content: Any) -> PartiesSection:
             for place, edge in enumerate(value):
                 if not isinstance(edge, list) or len(edge) != 2:
                     raise InputError(f"{where}[{place}]: got {short(edge)}; a pair of party numbers is needed")
-            return [tuple(keys.whole(0)(where, end) for end in edge) for edge in value]
-        return keys.one_of(where, value, (*GRAPHS, UNRESTRICTED))
+            return [tuple(as_whole(0)(where, end) for end in edge) for edge in value]
+        return one_of(where, value, (*GRAPHS, UNRESTRICTED))
 
     table = {
-        "column": Key(keys.text),
-        "count": Key(keys.whole(1, 10**5)),
-        "seed": Key(keys.whole(0, LARGEST_SEED), 0),
+        "column": Key(as_text),
+        "count": Key(as_whole(1, 10**5)),
+        "seed": Key(as_whole(0, LARGEST_SEED), 0),
         "topology": Key(topology),
-        "topology_seed": Key(keys.whole(0, 2**31), 0),
+        "topology_seed": Key(as_whole(0, 2**31), 0),
     }
-    return PartiesSection(**keys.read_table("parties", content, table))
+    return PartiesSection(**read_table("parties", content, table))
 
 
 def parties_of(content: Any, data: DataSection, schema: Schema | None) -> PartiesSection:
@@ -318,39 +335,39 @@ def parties_of(content: Any, data: DataSection, schema: Schema | None) -> Partie
 
 def problem_section(content: Any) -> ProblemSection:
     table = {
-        "loss": Key(keys.name_in(LOSSES)),
-        "width": Key(keys.positive),
-        "threshold": Key(keys.positive),
-        "l2": Key(keys.not_negative),
-        "l1": Key(keys.not_negative),
-        "low": Key(keys.number),
-        "high": Key(keys.number),
-        "radius": Key(keys.positive),
-        "record_weight": Key(keys.positive),
-        "party_weight": Key(keys.positive),
-        "class_weight": Key(keys.numbers),
-        "intercept": Key(keys.boolean),
+        "loss": Key(name_in(LOSSES)),
+        "width": Key(as_positive),
+        "threshold": Key(as_positive),
+        "l2": Key(as_not_negative),
+        "l1": Key(as_not_negative),
+        "low": Key(as_number),
+        "high": Key(as_number),
+        "radius": Key(as_positive),
+        "record_weight": Key(as_positive),
+        "party_weight": Key(as_positive),
+        "class_weight": Key(as_numbers),
+        "intercept": Key(as_boolean),
     }
-    return ProblemSection(**keys.read_table("problem", content, table))
+    return ProblemSection(**read_table("problem", content, table))
 
 
 def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None, tuple[float, float] | None]:
     """What is promised, and file and limit of the ledger, which is opened when something is charged to it."""
     table = {
-        "epsilon": Key(keys.positive),
-        "delta": Key(keys.fraction, REQUIRED),
-        "adjacency": Key(keys.name_in(("replace-one", "zero-out")), REQUIRED),
-        "unit": Key(keys.name_in(UNITS), "record"),
-        "records_per_person": Key(keys.whole(1), 1),
-        "people_span_parties": Key(keys.boolean, False),
-        "trust": Key(keys.name_in(TRUST), "none"),
-        "colluders": Key(keys.whole(0)),
-        "observer": Key(keys.text),
-        "tuning": Key(keys.text),
-        "ledger": Key(lambda where, value: folder / keys.path(where, value)),
+        "epsilon": Key(as_positive),
+        "delta": Key(as_fraction, REQUIRED),
+        "adjacency": Key(name_in(("replace-one", "zero-out")), REQUIRED),
+        "unit": Key(name_in(UNITS), "record"),
+        "records_per_person": Key(as_whole(1), 1),
+        "people_span_parties": Key(as_boolean, False),
+        "trust": Key(name_in(TRUST), "none"),
+        "colluders": Key(as_whole(0)),
+        "observer": Key(as_text),
+        "tuning": Key(as_text),
+        "ledger": Key(lambda where, value: folder / as_path(where, value)),
         "ledger_limit": Key(_limit),
     }
-    values = keys.read_table("privacy", content, table)
+    values = read_table("privacy", content, table)
     ledger, limit = values.pop("ledger"), values.pop("ledger_limit")
     if limit is not None and ledger is None:
         raise InputError("privacy.ledger_limit: got one without privacy.ledger, the file that it is the limit of")
@@ -360,14 +377,14 @@ def privacy_section(content: Any, folder: Path) -> tuple[Privacy, Path | None, t
 def _limit(where: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
         raise InputError(f"{where}: got {short(value)}; a pair [epsilon, delta] is needed")
-    return keys.positive(f"{where}[0]", value[0]), keys.fraction(f"{where}[1]", value[1])
+    return as_positive(f"{where}[0]", value[0]), as_fraction(f"{where}[1]", value[1])
 
 
 def algorithm_section(content: dict[str, Any]) -> AlgorithmSection:
     rounds, name = content.get("rounds"), content.get("name")
     return AlgorithmSection(
-        name=None if name is None else keys.one_of("algorithm.name", name, ALGORITHMS),
-        rounds=None if rounds is None else keys.whole(1, 10**5)("algorithm.rounds", rounds),
+        name=None if name is None else one_of("algorithm.name", name, ALGORITHMS),
+        rounds=None if rounds is None else as_whole(1, 10**5)("algorithm.rounds", rounds),
         settings={key: value for key, value in content.items() if key not in ("name", "rounds")},
     )
 
@@ -377,24 +394,164 @@ def inference_section(content: Any) -> InferenceSection | None:
     if content is None:
         return None
     table = {
-        "share": Key(keys.fraction),
-        "robust": Key(keys.boolean, False),
-        "level": Key(keys.fraction, 0.95),
+        "share": Key(as_fraction),
+        "robust": Key(as_boolean, False),
+        "level": Key(as_fraction, 0.95),
     }
-    return InferenceSection(**keys.read_table("inference", content, table))
+    return InferenceSection(**read_table("inference", content, table))
 
 
 def engine_section(content: Any, folder: Path, name: str | None = None) -> EngineSection:
     if name is not None and isinstance(content, dict):
         content = {**content, "name": name}
     table = {
-        "name": Key(keys.name_in(ENGINES), ENGINES[0]),
-        "seed": Key(keys.whole(0, LARGEST_SEED)),
-        "checkpoint": Key(lambda where, value: folder / keys.path(where, value)),
-        "checkpoint_every": Key(keys.whole(1), 10),
+        "name": Key(name_in(ENGINES), ENGINES[0]),
+        "seed": Key(as_whole(0, LARGEST_SEED)),
+        "checkpoint": Key(lambda where, value: folder / as_path(where, value)),
+        "checkpoint_every": Key(as_whole(1), 10),
     }
-    section = EngineSection(**keys.read_table("engine", content, table))
+    section = EngineSection(**read_table("engine", content, table))
     for name in ("checkpoint", "checkpoint_every") if section.name != "mpi" else ():
         if name in content:
             raise InputError(f"engine.{name}: belongs to the engine 'mpi' only")
     return section
+
+
+# --- tables, key by key -----------------------------------------------------------------------------------------------
+
+
+def tables_in(what: str, text: str, path: Path) -> dict[str, Any]:
+    try:
+        return read_toml(text)
+    except ValueError as error:
+        raise InputError(f"{what}: {str(path)!r} is not TOML ({error})") from None
+
+
+def check_tables(what: str, content: dict[str, Any], known: Iterable[str], needed: Iterable[str]) -> None:
+    refuse_unknown(what, content, known)
+    for name in needed:
+        if name not in content:
+            raise InputError(f"{what}: the table [{name}] is missing")
+    for name, table in content.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{name}: got {short(table)}; a table is needed")
+
+
+def read_table(where: str, content: Any, keys: dict[str, Key]) -> dict[str, Any]:
+    """The checked values of all keys, defaults where nothing is given."""
+    if not isinstance(content, dict):
+        raise InputError(f"{where}: got {short(content)}; a table is needed")
+    refuse_unknown(where, content, keys)
+    values = {}
+    for name, key in keys.items():
+        if name in content:
+            values[name] = key.check(f"{where}.{name}", content[name])
+        elif key.default is REQUIRED:
+            raise InputError(f"{where}: key {name!r} is missing")
+        else:
+            values[name] = key.default
+    return values
+
+
+def refuse_unknown(where: str, content: dict[str, Any], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in content:
+        if name not in known:
+            raise InputError(f"{where}: unknown key {name!r}{nearest(name, known)}; keys are {', '.join(known)}")
+
+
+def exactly_one(where: str, content: dict[str, Any], names: Iterable[str]) -> str:
+    names = list(names)
+    given = [name for name in names if name in content]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        raise InputError(f"{where}: got {got}; exactly one of {', '.join(names)} is needed")
+    return given[0]
+
+
+def as_text(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: got {short(value)}; a text that is not empty is needed")
+    return value
+
+
+def as_path(where: str, value: Any) -> str:
+    if "\0" in as_text(where, value):
+        raise InputError(f"{where}: got {value!r}; a path is needed")
+    return value
+
+
+def as_texts(where: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{where}: got {short(value)}; a list of texts is needed")
+    return tuple(as_text(f"{where}[{place}]", item) for place, item in enumerate(value))
+
+
+def as_boolean(where: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: got {short(value)}; true or false is needed")
+    return value
+
+
+def as_number(where: str, value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or value in (math.inf, -math.inf) or value != value:
+        raise InputError(f"{where}: got {short(value)}; a finite number is needed")
+    if abs(value) > LARGEST:
+        raise InputError(f"{where}: got {short(value)}; a number between -{LARGEST:g} and {LARGEST:g} is needed")
+    return float(value)
+
+
+def as_not_negative(where: str, value: Any) -> float:
+    if as_number(where, value) < 0:
+        raise InputError(f"{where}: got {value}; a number >= 0 is needed")
+    return float(value)
+
+
+def as_positive(where: str, value: Any) -> float:
+    if as_number(where, value) <= 0 or value < 1 / LARGEST:
+        raise InputError(f"{where}: got {value}; a positive number is needed")
+    return float(value)
+
+
+def as_numbers(where: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where}: got {short(value)}; a list of numbers is needed")
+    return tuple(as_number(f"{where}[{place}]", item) for place, item in enumerate(value))
+
+
+def as_bound(where: str, value: Any) -> float | str:
+    """A public bound, or the request to read it off the data, which voids the guarantee."""
+    if value == "from-data":
+        return value
+    if isinstance(value, str):
+        raise InputError(f"{where}: got {value!r}; a positive number or 'from-data' is needed")
+    return as_positive(where, value)
+
+
+def as_whole(at_least: int, at_most: int = 10**6) -> Check:
+    def check(where: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
+            raise InputError(f"{where}: got {short(value)}; an integer from {at_least} to {at_most} is needed")
+        return value
+
+    return check
+
+
+def as_fraction(where: str, value: Any) -> float:
+    if not 0 < as_number(where, value) < 1 or not math.isfinite(1 / value):
+        raise InputError(f"{where}: got {value}; a number strictly between 0 and 1 is needed")
+    return float(value)
+
+
+def one_of(where: str, value: Any, names: Iterable[str]) -> str:
+    """The value, if it is one of the names."""
+    names = list(names)
+    if not isinstance(value, str) or value not in names:
+        raise InputError(f"{where}: got {value!r}; one of {', '.join(names)} is needed{nearest(value, names)}")
+    return value
+
+
+def name_in(names: Iterable[str]) -> Check:
+    names = list(names)
+    return lambda where, value: one_of(where, value, names)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.checks import is_missing, nearest
 from coterie.cli.spec.reading import read_schema
 from coterie.data.federation import row_norms
 from coterie.data.schema import wanted_columns
 from coterie.data.tables import USUAL, Dialect, column_names, read_columns
 from coterie.errors import InputError
+from coterie.values import is_missing, nearest
 
 # more different whole numbers are a number to predict
 _MOST_CLASSES = 10

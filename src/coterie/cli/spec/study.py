@@ -4,24 +4,30 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from coterie.cli.spec import keys
-from coterie.cli.spec.keys import Key
 from coterie.cli.spec.preparation import make_plan
 from coterie.cli.spec.reading import (
     DataSection,
+    Key,
     Spec,
+    as_positive,
+    as_text,
+    as_whole,
+    check_tables,
     parties_section,
     read_schema,
+    read_table,
     read_text,
+    refuse_unknown,
     schema_from,
+    tables_in,
 )
 from coterie.data import Label, Schema
 from coterie.data.tables import USUAL
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.keys import Identity
 from coterie.plan import Plan
 from coterie.site.proposal import LARGEST_NORM, Proposal
+from coterie.values import Facts
 
 SECTIONS = ("study", "schema", "parties", "bounds", "problem", "privacy", "algorithm", "inference", "engine")
 _NEEDED = ("schema", "parties", "privacy")
@@ -47,7 +53,7 @@ class Study:
 def read_study(path: Path) -> Study:
     spec, facts, schema, identities, content = _read(path)
     privacy, engine = spec.privacy, spec.engine
-    about = keys.read_table("study", content.get("study", {}), _ABOUT)
+    about = read_table("study", content.get("study", {}), _ABOUT)
     settings = {**about, "seed": engine.seed, "intercept": spec.intercept}
     found = make_plan(spec, facts)
     return Study(found, schema, tuple(identities.values()), privacy.delta, privacy.tuning, settings)
@@ -65,10 +71,10 @@ def _read(path: Path) -> tuple[Spec, Facts, Schema, dict[str, Identity], dict[st
     if derived:
         raise InputError(f"schema: {', '.join(derived)} in it were read off data; a study has public bounds only")
     sizes, identities, parties = _parties(content["parties"])
-    bounds = keys.read_table(
+    bounds = read_table(
         "bounds",
         content.get("bounds", {}),
-        {"row_norm": Key(keys.positive, 1.0), "weight_bound": Key(keys.positive, 1.0)},
+        {"row_norm": Key(as_positive, 1.0), "weight_bound": Key(as_positive, 1.0)},
     )
     spec = Spec.of(
         content, text, path, data=_NO_DATA, schema=(schema, ()), parties=parties_section(parties), engine="sites"
@@ -89,9 +95,9 @@ def _read(path: Path) -> tuple[Spec, Facts, Schema, dict[str, Identity], dict[st
 
 
 _ABOUT = {
-    "title": Key(keys.text, "A model from several parties' records"),
-    "wait_s": Key(keys.positive),
-    "largest_norm": Key(keys.positive, LARGEST_NORM),
+    "title": Key(as_text, "A model from several parties' records"),
+    "wait_s": Key(as_positive),
+    "largest_norm": Key(as_positive, LARGEST_NORM),
 }
 _NO_DATA = DataSection(
     dataset=None, preprocessing="public", constant_column=False, file=None, files=None, test=None, public=False,
@@ -100,24 +106,24 @@ _NO_DATA = DataSection(
 
 
 def _tables(text: str, path: Path) -> dict[str, Any]:
-    content = keys.tables_in("study", text, path)
+    content = tables_in("study", text, path)
     if "data" in content:
         raise InputError("study: got the table [data]; a study has none: each site has its own (`coterie site init`)")
-    keys.check_tables("study", content, SECTIONS, _NEEDED)
+    check_tables("study", content, SECTIONS, _NEEDED)
     return content
 
 
 def _schema(content: dict[str, Any], folder: Path) -> tuple[Schema, tuple[str, ...]]:
     if "file" in content:
-        keys.refuse_unknown("schema", content, ("file",))
-        return read_schema(folder / keys.text("schema.file", content["file"]))
+        refuse_unknown("schema", content, ("file",))
+        return read_schema(folder / as_text("schema.file", content["file"]))
     return schema_from(content)
 
 
 def _parties(content: dict[str, Any]) -> tuple[dict[str, int], dict[str, Identity], dict[str, Any]]:
     """Sizes and identities, in the order in which a federation has its parties; and what is left for others."""
     known = ("sizes", "identities", "topology", "topology_seed")
-    keys.refuse_unknown("parties", content, known)
+    refuse_unknown("parties", content, known)
     for name in ("sizes", "identities"):
         if name not in content or not isinstance(content[name], dict) or not content[name]:
             what = "how many records each holds" if name == "sizes" else "what `coterie site identity` prints at each"
@@ -127,6 +133,6 @@ def _parties(content: dict[str, Any]) -> tuple[dict[str, int], dict[str, Identit
         missing = "identities" if name in sizes else "sizes"
         raise InputError(f"parties.{missing}: the party {name!r} is missing")
     order = sorted(sizes)
-    checked = {name: keys.whole(1)(f"parties.sizes.{name}", sizes[name]) for name in order}
+    checked = {name: as_whole(1)(f"parties.sizes.{name}", sizes[name]) for name in order}
     who = {name: Identity.parse(identities[name], f"parties.identities.{name}") for name in order}
     return checked, who, {name: content[name] for name in known[2:] if name in content}

@@ -12,10 +12,10 @@ import numpy as np
 from coterie.certificate import Certificate
 from coterie.certificate.certificate import compare, package_digest, software
 from coterie.certificate.statements import NO_TUNING
-from coterie.cli.report import report_of
 from coterie.cli.spec.execution import (
     columns_of,
     model_of,
+    report_of,
     result_of,
     summary_of,
 )
@@ -32,14 +32,13 @@ from coterie.cli.spec.reading import (
 )
 from coterie.data import Label, Schema
 from coterie.errors import InputError, short
-from coterie.facts import Facts
 from coterie.inference import Columns, Inference, Released, Releasing, conclude
 from coterie.inference.result import LEVEL
 from coterie.promise import Privacy
 from coterie.rundir import REPORT, SUMS, files_of, transcript_name
-from coterie.serialise import file_text, read_json
 from coterie.site.proposal import Proposal
 from coterie.transcript import ReleaseChain, Transcript
+from coterie.values import Facts, file_text, read_json
 
 # keys of a spec on which neither the plan nor anything else in the directory of a run depends
 ONLY_SAID = {

@@ -3,17 +3,16 @@
 import numpy as np
 
 from coterie.algorithms import ConsensusADMM, DualPerturbedADMM
-from coterie.audit.density_ratio import pure_loss
+from coterie.audit.density_ratio import Step, first_grant, pure_loss
 from coterie.data import Federation
 from coterie.engines.in_process import run
-from coterie.facts import Facts
 from coterie.papers.bounds import dual_perturbation_theorem_1
 from coterie.papers.errata import DVP, Erratum, bound
-from coterie.papers.exact_loss import ADJACENCY, LABELS, noise_scale, plan_of, sensitivity, stated, step_of
+from coterie.papers.exact_loss import ADJACENCY, LABELS, plan_of, stated
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation
 from coterie.problems import L2, HuberisedHinge, Loss, Problem, Records
-from coterie.schedules import Schedule
+from coterie.values import Facts, Schedule
 
 
 def dual_noise_at_twice_the_rate() -> Erratum:
@@ -41,7 +40,7 @@ def dual_perturbed_step(loss: Loss, *, n_features: int, as_published: bool) -> P
 def first_step_loss(plan: Plan) -> float:
     """Of the step from f = 0, one coefficient, when a party's only record that is not zero changes its label."""
     record, opposite = (Records(np.ones((1, 1)), np.array([label]), np.ones(1)) for label in (1.0, 0.0))
-    return pure_loss(step_of(plan, 0, offset=(0.0,)), record, opposite)
+    return pure_loss(Step.of(plan, 0, offset=(0.0,)), record, opposite)
 
 
 def loss_grows_with_iterations() -> Erratum:
@@ -56,7 +55,7 @@ def loss_grows_with_iterations() -> Erratum:
         "Section 3.1, loss does not grow with iterations: the pure loss of f_p(12) alone at alpha = 1 in each of "
         "them (two parties, linear losses).",
         claimed=stated(dual_perturbation_theorem_1(plan)) / plan.n_rounds,
-        exact=shift / np.abs(factors).max() / noise_scale(plan),
+        exact=shift / np.abs(factors).max() / first_grant(plan).scales.noise_scale,
         certified=plan.pure_epsilon(),
     )
 
@@ -76,7 +75,7 @@ def last_iterate(n_rounds: int) -> tuple[Plan, float, np.ndarray]:
     # the opposite record mirrors all iterates
     shifts = 2 * run(silent, pair).releases[0, :, :, 0]
     # a noise is a gradient that differs in one round; what party 1 gets of it, party 0 gets of party 1's
-    factors = np.diff(shifts, axis=0, prepend=0.0) / sensitivity(plan)
+    factors = np.diff(shifts, axis=0, prepend=0.0) / plan.party_facts(0).gradient_sensitivity(plan.problem)
     return plan, float(shifts[-1, 0]), factors
 
 

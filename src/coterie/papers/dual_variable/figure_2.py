@@ -16,7 +16,7 @@ from coterie.papers.measures import ACCOUNTINGS, APPROXIMATE, PUBLISHED, PURE, o
 from coterie.papers.panels import finish, grid, plot
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation
-from coterie.schedules import as_schedule
+from coterie.values import as_schedule
 
 N_NODES = 5
 ETA = 0.5
@@ -201,8 +201,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     return found
 
 
-FIGURES = {
-    "dvp-2": Figure(
+FIGURES = (
+    Figure(
         name="dvp-2",
         citation="zhang-zhu-2016",
         title="DVP Fig. 2: convergence",
@@ -222,5 +222,5 @@ FIGURES = {
         full=(10, 100),
         quick=(2, 6),
         derived=_by_rho,
-    )
-}
+    ),
+)

@@ -199,8 +199,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     return found
 
 
-FIGURES = {
-    "dvp-3": Figure(
+FIGURES = (
+    Figure(
         name="dvp-3",
         citation="zhang-zhu-2016",
         title="DVP Fig. 3: privacy against accuracy",
@@ -223,5 +223,5 @@ FIGURES = {
         full=(10, 100),
         quick=(2, 6),
         derived=_derived,
-    )
-}
+    ),
+)

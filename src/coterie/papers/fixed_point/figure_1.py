@@ -27,7 +27,7 @@ from coterie.algorithms import (
 from coterie.data import Federation
 from coterie.engines.in_process import run
 from coterie.network.channels import Curator
-from coterie.network.selection import EVERYBODY_WORKS, Poisson, Sample
+from coterie.network.topology import EVERYBODY_WORKS, Poisson, Sample
 from coterie.papers.figure import Accounting, Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.fixed_point.published import PublishedLoss, published_epsilon, theorem_3_central
 from coterie.papers.measures import APPROXIMATE, PUBLISHED
@@ -438,8 +438,8 @@ def draw(curves: Curves):
     return picture
 
 
-FIGURES = {
-    "fp-1": Figure(
+FIGURES = (
+    Figure(
         name="fp-1",
         citation="cyffers-bellet-basu-2023",
         title="FP Fig. 1: private ADMM and proximal DP-SGD on the Lasso",
@@ -491,5 +491,5 @@ FIGURES = {
         ),
         full=(10, 100),
         quick=(2, 10),
-    )
-}
+    ),
+)

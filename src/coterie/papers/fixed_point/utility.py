@@ -15,8 +15,8 @@ page has to do with privacy.
 import dataclasses
 import math
 
-from coterie.checks import positive_number
 from coterie.errors import InputError
+from coterie.values import positive_number
 
 # --- contraction of the operators -------------------------------------------------------------------------------------
 

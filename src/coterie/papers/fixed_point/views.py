@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.algorithms.fixed_point import LocallyNoisedADMM, MemorylessWalk, WalkADMM
 from coterie.algorithms.general import GeneralADMM
-from coterie.network.selection import All
+from coterie.network.topology import All
 from coterie.papers.fixed_point import published as fp
 from coterie.plan import Plan
 from coterie.privacy.events import PEER

@@ -378,8 +378,8 @@ def _applies(size: int, method: str) -> bool:
     return method != "DP-GD" and (size > 1 or method not in (*NEEDS_NEIGHBOURS, "walk"))
 
 
-FIGURES = {
-    "frontier": Figure(
+FIGURES = (
+    Figure(
         name="frontier",
         citation="coterie",
         title="Frontier: error against certified ε for all algorithms, on Adult",
@@ -442,5 +442,5 @@ FIGURES = {
         derived=as_curves,
         table=as_markdown,
         revision=3,
-    )
-}
+    ),
+)

@@ -22,7 +22,7 @@ from coterie.privacy.objective import DualPerturbation, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 from coterie.promise import Privacy
 from coterie.rules import Settled, choose
-from coterie.schedules import Schedule, as_schedule
+from coterie.values import Schedule, as_schedule
 
 GRAPHS = {1: "complete", 5: "ring", 20: "watts-strogatz", 100: "watts-strogatz"}
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)

@@ -17,10 +17,9 @@ import networkx as nx
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.facts import Facts
 from coterie.network.topology import Topology
 from coterie.problems import Problem
-from coterie.schedules import Schedule, as_schedule
+from coterie.values import Facts, Schedule, as_schedule
 
 # one for all parties or one each
 Numbers = float | Sequence[float]

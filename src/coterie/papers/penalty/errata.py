@@ -15,10 +15,11 @@ from coterie.network.topology import Topology, make_topology
 from coterie.papers.bounds import penalty_perturbation_theorem_4_1
 from coterie.papers.errata import PP, Erratum, bound, limit
 from coterie.papers.exact_loss import ADULT, ADULT_PROBLEM, plan_of, reached_loss, stated
+from coterie.papers.penalty.convergence import laplacians
 from coterie.plan import Plan
 from coterie.privacy.objective import NoNoise, PenaltyPerturbation
 from coterie.problems import L2, Problem, Squared
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 TRIANGLE = make_topology("complete", 3)
 
@@ -35,22 +36,14 @@ class Quadratics:
     dual_step: float
 
     @functools.cached_property
-    def degree_matrix(self) -> np.ndarray:
-        return np.diag(self.topology.degrees.astype(float))
-
-    @functools.cached_property
-    def adjacency(self) -> np.ndarray:
-        return nx.to_numpy_array(self.topology.graph, nodelist=range(self.topology.n_parties))
-
-    @functools.cached_property
     def laplacian(self) -> np.ndarray:
         """D - A."""
-        return self.degree_matrix - self.adjacency
+        return laplacians(self.topology)[0]
 
     @functools.cached_property
     def signless(self) -> np.ndarray:
         """W (D + A)."""
-        return self.penalty[:, None] * (self.degree_matrix + self.adjacency)
+        return self.penalty[:, None] * laplacians(self.topology)[1]
 
     @functools.cached_property
     def root(self) -> np.ndarray:

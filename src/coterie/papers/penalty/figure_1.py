@@ -7,7 +7,7 @@ from coterie.papers.census import Network, every_iteration, network
 from coterie.papers.figure import Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.panels import finish, grid, plot
 from coterie.privacy.objective import NoNoise
-from coterie.schedules import Schedule, as_schedule
+from coterie.values import Schedule, as_schedule
 
 L2 = 0.22
 THETA = 0.5
@@ -108,8 +108,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     return found
 
 
-FIGURES = {
-    "pp-1": Figure(
+FIGURES = (
+    Figure(
         name="pp-1",
         citation="zhang-khalili-liu-2018",
         title="PP Fig. 1: convergence of M-ADMM",
@@ -132,5 +132,5 @@ FIGURES = {
         ),
         full=(1, 100),
         quick=(1, 4),
-    )
-}
+    ),
+)

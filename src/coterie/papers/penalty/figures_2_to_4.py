@@ -15,7 +15,7 @@ from coterie.papers.panels import finish, grid, plot, privacy_rows
 from coterie.papers.penalty.figure_1 import DATA_CHOICES, L2, NETWORK_CHOICES, RHO_CHOICE, SETTLED, THETA
 from coterie.plan import Plan
 from coterie.privacy.objective import PenaltyPerturbation
-from coterie.schedules import Schedule, as_schedule
+from coterie.values import Schedule, as_schedule
 
 # iterations after which curves are compared
 SETTLED_FROM = 20
@@ -256,8 +256,8 @@ def _large(name: str, number: int, words: str, setting: Setting, *choices) -> Fi
     )
 
 
-FIGURES = {
-    "pp-2": Figure(
+FIGURES = (
+    Figure(
         name="pp-2",
         citation="zhang-khalili-liu-2018",
         title="PP Fig. 2: accuracy and privacy, 5 nodes",
@@ -275,12 +275,12 @@ FIGURES = {
         full=(10, 100),
         quick=(2, 4),
     ),
-    "pp-3": _large("pp-3", 3, "data spread evenly", EVEN),
-    "pp-4": _large(
+    _large("pp-3", 3, "data spread evenly", EVEN),
+    _large(
         "pp-4",
         4,
         "data spread unevenly",
         UNEVEN,
         chosen("sizes", "fall linearly from 640 to 160", "not printed; the smallest node has a quarter of the largest"),
     ),
-}
+)

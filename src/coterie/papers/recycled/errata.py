@@ -13,7 +13,7 @@ from coterie.papers.penalty.errata import limit_of, weighted_optimum
 from coterie.papers.recycled.convergence import recycled_conditions
 from coterie.plan import Plan
 from coterie.privacy.objective import LinearPerturbation, NoNoise
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 
 def recycled_penalties_by_party() -> Erratum:

@@ -19,7 +19,7 @@ from coterie.papers.figure import Claim, Claims, Curve, Curves, Scale, chosen, p
 from coterie.papers.measures import ACCOUNTINGS, over_runs, privacy
 from coterie.plan import Plan
 from coterie.privacy.objective import LinearPerturbation, NoNoise
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 T = TypeVar("T")
 

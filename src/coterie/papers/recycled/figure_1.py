@@ -22,7 +22,7 @@ from coterie.papers.recycled.experiment import (
     recycled,
     shown,
 )  # fmt: skip
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 SIZES = (5, 20)
 ETA = 0.5
@@ -201,8 +201,8 @@ def _claims_growth(curves: Curves, panel: str, where: str) -> list[Claim]:
     return found
 
 
-FIGURES = {
-    "mr-1": Figure(
+FIGURES = (
+    Figure(
         name="mr-1",
         citation=CITATION,
         title="MR Fig. 1: convergence of R-ADMM and MR-ADMM",
@@ -228,4 +228,4 @@ FIGURES = {
         full=(1, 100),
         quick=(1, 4),
     ),
-}
+)

@@ -55,8 +55,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     return found
 
 
-FIGURES = {
-    "mr-2": Figure(
+FIGURES = (
+    Figure(
         name="mr-2",
         citation=CITATION,
         title="MR Fig. 2: the effect of ρ",
@@ -74,4 +74,4 @@ FIGURES = {
         full=(1, 50),
         quick=(1, 4),
     ),
-}
+)

@@ -34,7 +34,7 @@ from coterie.papers.recycled.experiment import (
 )  # fmt: skip
 from coterie.plan import Plan
 from coterie.privacy.objective import DualPerturbation, PenaltyPerturbation
-from coterie.schedules import Schedule
+from coterie.values import Schedule
 
 # panel of the loss -> (of privacy, alpha)
 ALPHAS = {"a": ("d", 2.0), "b": ("e", 1.0), "c": ("f", 0.4)}
@@ -237,8 +237,8 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
     return found
 
 
-FIGURES = {
-    "mr-5": Figure(
+FIGURES = (
+    Figure(
         name="mr-5",
         citation=CITATION,
         title="MR Fig. 5: four algorithms at the same loss of privacy",
@@ -270,5 +270,5 @@ FIGURES = {
         ),
         full=(10, 50),
         quick=(2, 4),
-    )
-}
+    ),
+)

@@ -63,28 +63,19 @@ def _swept(panel: str, privacy_panel: str, error_panel: str, alpha: float, setti
     return found
 
 
-def _part_3(panel: str) -> Part:
-    privacy_panel, alpha = PANELS_3[panel]
+def _parts(panels, error_panel: str, settings, *, cost: float) -> dict[str, Part]:
+    """Runs without noise, and a panel for each noise level over the settings that are shown."""
 
-    def compute(scale: Scale) -> list[Curve]:
-        settings = [(gamma, _gamma_name(gamma), GROWTH, gamma) for gamma in shown(GAMMAS, scale)]
-        return _swept(panel, privacy_panel, "c", alpha, settings, scale)
+    def part(panel: str, privacy_panel: str, alpha: float) -> Part:
+        def compute(scale: Scale) -> list[Curve]:
+            return _swept(panel, privacy_panel, error_panel, alpha, shown(settings, scale), scale)
 
-    return Part(compute=compute, cost=25)
+        return Part(compute=compute, cost=cost)
 
-
-def _part_4(panel: str) -> Part:
-    privacy_panel, alpha = PANELS_4[panel]
-
-    def compute(scale: Scale) -> list[Curve]:
-        settings = [(growth, _growth_name(growth), growth, GAMMA) for growth in shown(GROWTHS, scale)]
-        return _swept(panel, privacy_panel, "e", alpha, settings, scale)
-
-    return Part(compute=compute, cost=35)
-
-
-def _without_noise(scale: Scale) -> list[Curve]:
-    return loss_without_noise(scale, ("a", "b"))
+    return {
+        "without noise": Part(compute=lambda scale: loss_without_noise(scale, tuple(panels)), cost=4),
+        **{panel: part(panel, *rest) for panel, rest in panels.items()},
+    }
 
 
 def _drawn(curves: Curves, panels, error_panel: str, xlabel: str):
@@ -175,30 +166,25 @@ def _claims_4(curves: Curves, scale: Scale) -> list[Claim]:
                 where=f"({privacy_panel})",
                 accounting=accounting,
             )
-    found.add(
-        "the improvement is larger under more noise (α = 1 against α = 2), in the loss",
-        gains[1.0] - gains[2.0],
-        "difference of the two improvements of the late mean loss, each at its best q₁",
-        where="(a, b)",
-    )
-    found.add(
-        "the improvement is larger under more noise (α = 1 against α = 2), in the error rate",
-        gained_errors[1.0] - gained_errors[2.0],
-        "difference of the two improvements of the mean test error, each at its best q₁",
-        where="(e)",
-    )
+    for what, measure, where, improved in (
+        ("loss", "late mean loss", "(a, b)", gains),
+        ("error rate", "mean test error", "(e)", gained_errors),
+    ):
+        found.add(
+            f"the improvement is larger under more noise (α = 1 against α = 2), in the {what}",
+            improved[1.0] - improved[2.0],
+            f"difference of the two improvements of the {measure}, each at its best q₁",
+            where=where,
+        )
     return found
 
 
-FIGURES = {
-    "mr-3": Figure(
+FIGURES = (
+    Figure(
         name="mr-3",
         citation=CITATION,
         title="MR Fig. 3: the effect of γ on private MR-ADMM",
-        parts={
-            "without noise": Part(compute=_without_noise, cost=4),
-            **{panel: _part_3(panel) for panel in PANELS_3},
-        },
+        parts=_parts(PANELS_3, "c", [(gamma, _gamma_name(gamma), GROWTH, gamma) for gamma in GAMMAS], cost=25),
         draw=lambda curves: _drawn(curves, PANELS_3, "c", "γ"),
         claims=_claims_3,
         choices=(
@@ -210,14 +196,11 @@ FIGURES = {
         full=(10, 50),
         quick=(2, 4),
     ),
-    "mr-4": Figure(
+    Figure(
         name="mr-4",
         citation=CITATION,
         title="MR Fig. 4: the effect of the penalty's growth on private MR-ADMM",
-        parts={
-            "without noise": Part(compute=_without_noise, cost=4),
-            **{panel: _part_4(panel) for panel in PANELS_4},
-        },
+        parts=_parts(PANELS_4, "e", [(growth, _growth_name(growth), growth, GAMMA) for growth in GROWTHS], cost=35),
         draw=lambda curves: _drawn(curves, PANELS_4, "e", "q₁"),
         claims=_claims_4,
         choices=(
@@ -229,4 +212,4 @@ FIGURES = {
         full=(10, 50),
         quick=(2, 4),
     ),
-}
+)
