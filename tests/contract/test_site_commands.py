@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import ctypes
 import json
 import os
 import signal
@@ -248,25 +249,57 @@ def test_receipts_and_backups(study, coterie):
     assert coterie("site", "verify", other, "--receipt", folder / "receipt.json")[0] != 0
 
 
+@contextlib.contextmanager
+def served(sites, names, stop=lambda process: process.send_signal(signal.SIGTERM)):
+    """A server for each site, that ends when it is told to; one that does not says where it hangs."""
+    traces = [sites.parent / f"{name}.trace" for name in names]
+    command = [sys.executable, "-X", "faulthandler", "-m", "coterie", "site", "serve"]
+    processes = []
+    for name, trace in zip(names, traces, strict=True):
+        with trace.open("w") as file:
+            processes.append(subprocess.Popen([*command, sites / name], stderr=file))
+    try:
+        yield
+    finally:
+        for process in processes:
+            stop(process)
+        for process, trace in zip(processes, traces, strict=True):
+            try:
+                assert process.wait(30) == 0
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)
+                process.wait()
+                pytest.fail(trace.read_text())
+
+
+def test_a_server_ends_also_where_the_signal_comes_to_another_of_its_threads(study):
+    folder, _ = study
+    log = folder / "sites" / "north" / "log.jsonl"
+
+    def stop(process):
+        until = time.monotonic() + 30
+        while not (log.exists() and '"serving"' in log.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        main, *others = sorted(int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir())
+        assert main == process.pid
+        # to the youngest, which accepts connections
+        assert ctypes.CDLL(None).tgkill(process.pid, others[-1], signal.SIGTERM) == 0
+
+    with served(folder / "sites", ["north"], stop):
+        pass
+
+
 @pytest.mark.slow
 def test_the_whole_flow_between_processes(study, coterie):
     folder, _ = study
     sites = folder / "sites"
     for name in SIZES:
         assert coterie("site", "approve", sites / name, folder / "study")[0] == 0
-    serving = [
-        subprocess.Popen([sys.executable, "-m", "coterie", "site", "serve", sites / name], stderr=subprocess.DEVNULL)
-        for name in SIZES
-    ]
-    try:
+    with served(sites, SIZES):
         code, out, error = coterie("coordinate", folder / "study", "--sites", sites, "--json")
         assert code == 0, error
         # another server in the same folder is refused
         assert coterie("site", "serve", sites / "north")[0] == 2
-    finally:
-        for process in serving:
-            process.send_signal(signal.SIGTERM)
-        assert [process.wait(30) for process in serving] == [0] * len(SIZES)
     assert json.loads(out)["epsilon"] == pytest.approx(2.0, rel=1e-6)
     result = folder / "study" / "result"
     code, out, _ = coterie("certificate", "verify", result, "--json")
@@ -318,17 +351,9 @@ def test_a_study_with_intervals_comes_to_its_end_with_them(study, coterie):
     assert "| north | 90 | 5 | 2 |" in page
     for name in SIZES:
         assert coterie("site", "approve", sites / name, folder / "with")[0] == 0
-    serving = [
-        subprocess.Popen([sys.executable, "-m", "coterie", "site", "serve", sites / name], stderr=subprocess.DEVNULL)
-        for name in SIZES
-    ]
-    try:
+    with served(sites, SIZES):
         code, out, error = coterie("coordinate", folder / "with", "--sites", sites, "--json")
         assert code == 0, error
-    finally:
-        for process in serving:
-            process.send_signal(signal.SIGTERM)
-        assert [process.wait(30) for process in serving] == [0] * len(SIZES)
     result = folder / "with" / "result"
     names = [row["name"] for row in json.loads((result / "intervals.json").read_text())["coefficients"]]
     assert names == ["age", "sex=male (not sex=female)", "height_cm", "intercept"]

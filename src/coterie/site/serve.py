@@ -4,11 +4,12 @@ Each connection is read by a thread of its own, so that one that hangs holds up 
 the other by the thread that serves.
 """
 
+import contextlib
 import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +29,54 @@ def serve(site: Site, socket_path: Path | None = None, *, group: str | None = No
     """
     path = site.store.socket_file if socket_path is None else socket_path
     with locked(site.store.folder, "site"), set_up(), listening(path, group=group) as listener:
-        # into which a handler of signals may put something, whatever it has interrupted
         asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         stopping = threading.Event()
-        _on_stop(lambda: (stopping.set(), asked.put(None)))
-        threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
-        site.store.log("serving", socket=str(path))
-        while not stopping.is_set():
-            item = asked.get()
-            if item is None:
-                break
-            envelope, answer = item
-            answer(site.handle_sealed(envelope))
-        site.store.log("stopped serving")
+        with _on_signals(lambda: (stopping.set(), asked.put(None))):
+            threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
+            site.store.log("serving", socket=str(path))
+            while not stopping.is_set():
+                item = asked.get()
+                if item is None:
+                    break
+                envelope, answer = item
+                answer(site.handle_sealed(envelope))
+            site.store.log("stopped serving")
 
 
-def _on_stop(stop: Callable[[], Any]) -> None:
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop())
+@contextlib.contextmanager
+def _on_signals(stop: Callable[[], Any]) -> Iterator[None]:
+    """Call `stop` once a SIGTERM or Ctrl-C has come, where the process is ours to stop.
+
+    A thread calls it: Python runs handlers in the main thread alone, and one that waits for an envelope does not run
+    them where the signal came to another thread, or just before it began to wait.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read_end, write_end = socket.socketpair()
+    # as a descriptor that is written to by a signal has to be
+    write_end.setblocking(False)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def wait() -> None:
+        # other signals with handlers are written too
+        while received := read_end.recv(1):
+            if received[0] in numbers:
+                stop()
+
+    with read_end, write_end:
+        descriptor = signal.set_wakeup_fd(write_end.fileno())
+        handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(descriptor)
+            write_end.close()
+            waiting.join()
 
 
 def _accept(listener: socket.socket, asked: "queue.SimpleQueue[Any]", stopping: threading.Event) -> None:
