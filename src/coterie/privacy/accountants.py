@@ -80,15 +80,19 @@ def pure_epsilon(ledger: Ledger) -> float:
     return sum(event.pure * count for event, count in ledger)
 
 
-def rdp_epsilon(ledger: Ledger, delta: float) -> float:
-    """Renyi composition, each direction by itself until the end; conversion of Canonne, Kamath and Steinke (2020)."""
-    curve = np.zeros((2, len(ORDERS)))
+def divergences(ledger: Ledger, orders: np.ndarray) -> np.ndarray:
+    """Of everything in the ledger, each direction by itself: (2, order)."""
+    curve = np.zeros((2, len(orders)))
     with np.errstate(over="ignore", invalid="ignore"):
         for event, count in ledger:
-            curve = curve + count * event.rdp(ORDERS)
+            curve = curve + count * event.rdp(orders)
     # an order at which a curve is unknown can prove nothing
-    curve = np.where(np.isnan(curve), np.inf, curve)
-    eps = curve + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
+    return np.where(np.isnan(curve), np.inf, curve)
+
+
+def rdp_epsilon(ledger: Ledger, delta: float) -> float:
+    """Renyi composition, each direction by itself until the end; conversion of Canonne, Kamath and Steinke (2020)."""
+    eps = divergences(ledger, ORDERS) + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
     return max(0.0, float(np.max(np.min(eps, axis=1))))
 
 
@@ -146,12 +150,7 @@ def mixed_epsilon(ledger: Ledger, delta: float, afterwards: Ledger) -> float:
     if ratio == 0:
         raise InputError("accountant: 'mixed' takes Gaussian releases after all others, and there are none; use 'rdp'")
     orders = ORDERS[ORDERS <= _MOST_MIXED]
-    curve = np.zeros((2, len(orders)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for event, count in ledger:
-            curve = curve + count * event.rdp(orders)
-    curve = np.where(np.isnan(curve), np.inf, curve)
-    eps = curve + (_log_peaks(orders, ratio) - math.log(delta)) / (orders - 1)
+    eps = divergences(ledger, orders) + (_log_peaks(orders, ratio) - math.log(delta)) / (orders - 1)
     return max(0.0, float(np.max(np.min(eps, axis=1))))
 
 

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.privacy.accountants import Ledger, check_delta, epsilon, gaussian_delta, pure_epsilon
+from coterie.privacy.accountants import Ledger, check_delta, divergences, epsilon, gaussian_delta, pure_epsilon
 from coterie.values import whole_number
 
 # few, because each takes a share of delta; between two of them a Gaussian's bound is at most 1.5 % above its least
@@ -86,10 +86,7 @@ class Price:
         if stated is None and records != 1:
             raise InputError(f"stated: got None with {records!r} records; the loss of a person is needed")
         check_delta(delta)
-        curve = np.zeros((2, len(ORDERS)))
-        for event, count in ledger:
-            curve = curve + count * event.rdp(ORDERS)
-        curve = np.where(np.isnan(curve), np.inf, curve)
+        curve = divergences(ledger, ORDERS)
         ratios = [(event.gaussian_ratio, count) for event, count in ledger]
         squares = [count * ratio**2 for ratio, count in ratios if ratio is not None]
         return cls(

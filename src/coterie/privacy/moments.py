@@ -135,14 +135,14 @@ def _start(row: jax.Array, p: int) -> jax.Array:
 class _AtModel(SumGrant):
     """Scales have `clip`."""
 
-    def _parts(self, problem: Problem, records: Records, at: jax.Array) -> tuple[Records, Any, jax.Array, jax.Array]:
-        """Records, the loss, their scores, and whether their gradients are clipped to which share of their length."""
+    def _parts(self, problem: Problem, records: Records, at: jax.Array) -> tuple[Records, Any, Any, jax.Array, Any]:
+        """Records, the loss, their scores and slopes, and to which share of its length each gradient is clipped."""
         at, clip = needs_public(at), as_issued(self.scales.clip, "scale")
         records, loss = untouched(records), self.priced(problem).loss
         scores = records.X @ (at if loss.n_outputs == 1 else at.reshape(-1, loss.n_outputs))
         slopes = loss.slope(scores, records.y).reshape(len(records.y), -1)
         norms = cast(jax.Array, jnp.linalg.norm(records.X, axis=1) * jnp.linalg.norm(slopes, axis=1))
-        return records, loss, scores, jnp.where(norms > clip, clip / norms, 1.0)
+        return records, loss, scores, slopes, jnp.where(norms > clip, clip / norms, 1.0)
 
 
 class DerivativesScales(NamedTuple):
@@ -161,8 +161,7 @@ class DerivativesGrant(_AtModel):
 
     def derivatives(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
         """The gradient of a party's records, and after it their packed Hessian times k."""
-        records, loss, scores, kept = self._parts(problem, records, at)
-        slopes = loss.slope(scores, records.y).reshape(len(records.y), -1)
+        records, loss, scores, slopes, kept = self._parts(problem, records, at)
         gradient = (records.X.T @ ((records.weight * kept)[:, None] * slopes)).reshape(-1)
         weight = records.weight * jnp.where(kept < 1, 0.0, 1.0)
         curvature, k = loss.curvature(scores, records.y), loss.n_outputs
@@ -185,8 +184,7 @@ class SecondMomentGrant(_AtModel):
 
     def second_moment(self, problem: Problem, records: Records, *, at: jax.Array) -> Contribution:
         """The packed second moment of the gradients of a party's records."""
-        records, loss, scores, kept = self._parts(problem, records, at)
-        slopes = loss.slope(scores, records.y).reshape(len(records.y), -1)
+        records, _, _, slopes, kept = self._parts(problem, records, at)
         gradients = (records.X[:, :, None] * slopes[:, None, :]).reshape(len(records.y), -1)
         gradients = (records.weight * kept)[:, None] * gradients
         return contribute(_packed(gradients.T @ gradients))
