@@ -6,7 +6,7 @@ which model the next one is taken, it knows what was released before and nothing
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -18,7 +18,7 @@ from coterie.plan import Plan
 from coterie.privacy.moments import derivatives_size, packed_size, unpacked
 from coterie.privacy.noise import NoiseSource, Purpose, draw_many, law_for
 from coterie.privacy.pairs import PairStreams
-from coterie.privacy.release import contribute, unit_noise
+from coterie.privacy.release import Contribution, contribute, unit_noise
 from coterie.problems import Records
 
 
@@ -101,13 +101,6 @@ def noised_sum(plan: Plan, number: int, contributions: np.ndarray, source: Noise
         return _noised(plan, number, contribute(jnp.asarray(contributions)), source)
 
 
-def sum_of_messages(plan: Plan, number: int, messages: np.ndarray) -> np.ndarray:
-    """What is left of masked messages, (party, size), when they are added up modulo 2^64: the noised sum, (size,)."""
-    with np.errstate(over="ignore"):
-        steps = messages.sum(axis=0, dtype=np.int64)
-    return steps.astype(float) * float(_granted(plan, number).grid)
-
-
 def release_on_ranks(
     plan: Plan,
     own: Sequence[int],
@@ -118,24 +111,32 @@ def release_on_ranks(
     comm: Any,
 ) -> np.ndarray:
     """The noised sum over the parties of all processes of a cluster, at every one of them."""
-    channel: Any = plan.algorithm.channel
-    total = np.empty(moment_size(plan, number))
     with jax.enable_x64(True):
         contributions = _contributions(plan, own, shards, number, at)
-        if not channel.aggregates:
+        if not plan.algorithm.channel.aggregates:
             rows = comm.allgather(_noised_alone(plan, own, number, contributions, source))
             return np.concatenate(rows).sum(axis=0)
-        grant = _granted(plan, number)
-        subtotal = grant.subtotal(contributions)
-        leaf, shape = np.asarray(subtotal.value), jax.tree.structure(subtotal)
-        together = np.empty_like(leaf)
-        comm.Reduce(leaf, together, root=0)
-        if comm.rank == 0:
-            subtotal = jax.tree.unflatten(shape, [jnp.asarray(together)])
-            units = _units(plan, number, range(plan.noise_rows), source)
-            total = np.array(channel.noised(subtotal, grant, unit_noise(units, None)).value)
-    comm.Bcast(total, root=0)
-    return total
+
+        def noise() -> Any:
+            return unit_noise(_units(plan, number, range(plan.noise_rows), source), None)
+
+        grant, size = _granted(plan, number), moment_size(plan, number)
+        return noised_on_ranks(plan.algorithm.channel, grant, contributions, noise, comm, size)
+
+
+def noised_on_ranks(
+    channel: Any, grant: Any, contributions: Contribution, noise: Callable[[], Any], comm: Any, size: int
+) -> np.ndarray:
+    """The noised sum of what all processes contribute, (size,), at every one of them; the first one draws `noise`."""
+    own = grant.subtotal(contributions)
+    leaf, shape = np.asarray(own.value), jax.tree.structure(own)
+    total, released = np.empty_like(leaf), np.empty(size)
+    comm.Reduce(leaf, total, root=0)
+    if comm.rank == 0:
+        subtotal = jax.tree.unflatten(shape, [jnp.asarray(total)])
+        released = np.array(channel.noised(subtotal, grant, noise()).value)
+    comm.Bcast(released, root=0)
+    return released
 
 
 # --- sizes and scales -------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import numpy as np
 from coterie.algorithms.algorithm import Algorithm
 from coterie.engines.checkpoint import Checkpoint, noise_of_records, records_mark
 from coterie.engines.in_process import Paths
-from coterie.engines.moments import Course, n_moments, release_on_ranks
+from coterie.engines.moments import Course, n_moments, noised_on_ranks, release_on_ranks
 from coterie.engines.own_steps import OwnSteps
 from coterie.engines.rounds import set_up
 from coterie.errors import CoterieError, InputError, LocalSolveError, MissingExtraError
@@ -167,7 +167,7 @@ def run(
         are not released.
     """
     comm = world() if comm is None else comm
-    check(plan, comm.size, checkpoint)
+    check(plan, comm.size)
     if checkpoint is None:
         noise = drawn_once(noise)
     elif noise is not None and not isinstance(noise, Seeded):
@@ -216,7 +216,7 @@ def run(
         return transcript
 
 
-def check(plan: Plan, n_ranks: int, checkpoint: Path | None) -> None:
+def check(plan: Plan, n_ranks: int) -> None:
     """Refuse, before anything is charged, what this engine cannot carry out."""
     if not isinstance(plan.algorithm.selection, All):
         raise InputError(f"selection: got {plan.algorithm.selection}; the engine 'mpi' needs everybody in every round")
@@ -347,19 +347,12 @@ class _Rank:
         return released
 
     def _noised_sum(self, t: int, parts: Contribution, scales: Any) -> np.ndarray:
-        channel: Any = self.plan.algorithm.channel
         grant = self.plan.as_grant(jax.tree.map(lambda s: s[0], scales))
-        own = grant.subtotal(parts)
-        leaf, shape = np.asarray(own.value), jax.tree.structure(own)
-        total = np.empty_like(leaf)
-        self.comm.Reduce(leaf, total, root=0)
-        released = np.empty(self.d)
-        if self.comm.rank == 0:
-            noise = self.steps.noise(self.source, t, range(self.plan.noise_rows))
-            subtotal = jax.tree.unflatten(shape, [jnp.asarray(total)])
-            released = np.asarray(channel.noised(subtotal, grant, unit_noise(*(n[0] for n in noise))).value)
-        self.comm.Bcast(released, root=0)
-        return released[None]
+
+        def noise() -> Any:
+            return unit_noise(*(n[0] for n in self.steps.noise(self.source, t, range(self.plan.noise_rows))))
+
+        return noised_on_ranks(self.plan.algorithm.channel, grant, parts, noise, self.comm, self.d)[None]
 
     def _combine(self, t: int, released: np.ndarray) -> None:
         if self.plan.algorithm.channel.aggregates:

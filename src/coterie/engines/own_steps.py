@@ -219,11 +219,3 @@ def noised_sum(plan: Plan, t: int, contributions: np.ndarray, source: NoiseSourc
     drawn = (plan.draw(source, keys, purpose) for purpose in ("release", "output"))
     noise = unit_noise(*(np.zeros((len(keys), 1)) if units is None else units for units in drawn))
     return np.asarray(channel.aggregate(contribute(jnp.asarray(contributions)), grant, noise).value)
-
-
-def sum_of_messages(plan: Plan, t: int, messages: np.ndarray) -> np.ndarray:
-    """What is left of masked messages, (party, d), when they are added up modulo 2^64: the noised sum, (d,)."""
-    grants, index = plan.issued
-    with np.errstate(over="ignore"):
-        steps = messages.sum(axis=0, dtype=np.int64)
-    return steps.astype(float) * float(grants[index[t % len(index)][0]].grid)

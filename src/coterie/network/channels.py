@@ -141,6 +141,11 @@ class PairwiseSum(_Aggregating):
         """What one party sends, stacked as one contribution: its own unit noise and its pairs' whole steps."""
         return grant.masked(contribution, *noise.value)
 
+    def sum_of(self, messages: np.ndarray, grid: float) -> np.ndarray:
+        """What is left of messages, (party, d), when they are added up modulo 2^64: the noised sum, (d,)."""
+        with np.errstate(over="ignore"):
+            return messages.sum(axis=0, dtype=np.int64).astype(float) * grid
+
     def all_together(self, ratios: np.ndarray) -> float:
         """Messages are seen one by one, and no pair's noise hides what moves them all alike."""
         return math.sqrt(float((ratios**2).sum())) / self.pairs(len(ratios)).own

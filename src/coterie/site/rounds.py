@@ -7,6 +7,8 @@ curator             each party seals a contribution to the coordinator, and ever
 Releases for intervals come after the last round, numbered on from it, over the same channel, and everybody takes part.
 """
 
+from typing import Any
+
 import numpy as np
 
 from coterie.engines import moments, own_steps
@@ -22,8 +24,8 @@ class RoundForm:
         self.n_rounds, self.width = self.plan.n_rounds, self.plan.release_width
         # with what is released after the rounds
         self.n_releases = self.n_rounds + moments.n_moments(self.plan)
-        channel = self.plan.algorithm.channel
-        self.curated, self.masked = isinstance(channel, Curator), isinstance(channel, PairwiseSum)
+        self.channel: Any = self.plan.algorithm.channel
+        self.curated, self.masked = isinstance(self.channel, Curator), isinstance(self.channel, PairwiseSum)
         # kinds of packets: of what parties send, and of what everybody is told
         self.sent = "contribution" if self.curated else "masked" if self.masked else "release"
         self.told = "sum" if self.curated else self.sent
@@ -58,8 +60,7 @@ class RoundForm:
         """What round t released, (width, d), as it stands in a transcript; after the rounds, one row for everybody."""
         number = t - self.n_rounds
         if self.masked:
-            added = moments.sum_of_messages if number >= 0 else own_steps.sum_of_messages
-            values = [added(self.plan, number if number >= 0 else t, np.stack(values))]
+            values = [self.channel.sum_of(np.stack(values), self._grid(t))]
             if not np.linalg.norm(values[0]) <= self.proposal.largest_norm:
                 raise MessageError(f"a sum of norm above {self.proposal.largest_norm:g}: somebody's message is none")
         if number >= 0:
@@ -67,6 +68,13 @@ class RoundForm:
         released = np.zeros((self.width, self.size(t)))
         released[: len(values)] = values
         return released
+
+    def _grid(self, t: int) -> float:
+        """Of the noised sum of round t."""
+        if t >= self.n_rounds:
+            return float(self.plan.moment_grants(0)[t - self.n_rounds].grant.grid)
+        grants, index = self.plan.issued
+        return float(grants[index[t % len(index)][0]].grid)
 
     def noised_sum(self, t: int, contributions: np.ndarray, source: NoiseSource) -> np.ndarray:
         """What a curator releases of what the parties contributed."""

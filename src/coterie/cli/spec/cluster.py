@@ -72,7 +72,7 @@ def anybody_asked(stop: Stop) -> bool:
 def charge_once(prepared: Prepared, ledger: Spending | None) -> Past:
     """As `charge`, at the first process, and not again for a run that goes on from its checkpoint."""
     comm, engine, plan = mpi.world(), prepared.spec.engine, prepared.plan
-    mpi.check(plan, comm.size, engine.checkpoint)
+    mpi.check(plan, comm.size)
     if comm.rank != 0:
         return ()
     if engine.checkpoint is None:
