@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from coterie.certificate import shown_loss
-from coterie.charts import Lines, Series, table_html
+from coterie.charts import Lines, Series, percent, table_html
 from coterie.errors import InputError
 from coterie.network.channels import SumChannel, sum_channel
 from coterie.privacy.accountants import check_epsilon, gaussian_epsilon, least_noise
@@ -373,10 +373,6 @@ def evaluation_text(found: Evaluation) -> str:
 
 def _spent(found: Evaluation) -> str:
     return "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.2f} %"
 
 
 def _lines(found: Evaluation) -> list[tuple[str, ...]]:

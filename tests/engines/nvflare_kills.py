@@ -22,6 +22,7 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "sites")]
 
+import kills  # noqa: E402
 import msgpack  # noqa: E402
 import numpy as np  # noqa: E402
 from made import DATA, NAMES, approved, make_sites, plan_of  # noqa: E402
@@ -175,29 +176,11 @@ def one_run(running, number, victim):
 def faults(running, place, proposal):
     from coterie.engines.in_process import run
     from coterie.privacy.noise import Seeded
-    from coterie.site.messages import unpack
 
     expected = run(proposal.plan, DATA, noise=Seeded(SEED)).releases
     if not np.allclose(np.load(place / "releases.npy"), expected, rtol=0, atol=1e-9):
         return "other releases than those of one process"
-    sent = {}
-    with open(place / "received", "rb") as received:
-        for party, packet in msgpack.Unpacker(received, raw=False):
-            message = unpack(packet)
-            if message.kind in ("release", "masked", "contribution"):
-                sent.setdefault((party, message["round"]), set()).add(packet)
-    works = proposal.plan.participation
-    for party, (name, site) in enumerate(running.sites.items()):
-        site.ledger.verify()
-        of_run = [entry for entry in site.ledger.entries() if entry.content.get("run") == proposal.digest]
-        rounds = [entry.content["round"] for entry in of_run if entry.kind == "committed"]
-        wanted = [t for t in range(ROUNDS) if works is None or works[t, party]]
-        if rounds != wanted or [entry.kind for entry in of_run].count("reserved") != 1:
-            return f"{name} has committed {rounds}, and reserved {[entry.kind for entry in of_run]}"
-        for t in wanted:
-            if sent[name, t] != {site.ledger.reply(proposal.digest, t)}:
-                return f"{name} has sent something else in round {t} than its ledger holds"
-    return None
+    return kills.faults_in_ledgers(place, proposal, running.sites)
 
 
 def main(runs, folder):

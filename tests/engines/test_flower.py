@@ -18,7 +18,7 @@ from coterie.engines.in_process import run
 from coterie.privacy.noise import Seeded
 from coterie.relay import flower
 from coterie.relay.certificates import Authority, write_node_key
-from coterie.relay.processes import Processes, marked
+from coterie.relay.processes import Processes, free_ports, marked
 from coterie.site.coordinator import Coordinator
 from coterie.site.envelope import Sealing
 from coterie.site.messages import pack, unpack
@@ -122,7 +122,7 @@ def stranger(fleet, tmp_path):
     processes = Processes(tmp_path)
 
     def said(key, authority):
-        [port] = flower.free_ports(1)
+        [port] = free_ports(1)
         command = [*flower.supernode(address, authority, key, port), "--max-retries", "1"]
         processes.start("stranger", command, flower.environment(tmp_path / "home"))
         end = time.monotonic() + 120

@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 
 from test_site_commands import SCHEMA, STUDY, write_patients
 
-from coterie.relay import flower
-from coterie.relay.processes import Processes
+from coterie.relay.processes import Processes, free_ports
 
 pytestmark = pytest.mark.slow
 SIZES = {"north": 90, "south": 75}
@@ -45,7 +44,7 @@ def unit(path, places):
 @pytest.fixture
 def deployed(tmp_path):
     """Sites that have approved a study and are served, and all of Flower, by the commands in the kits' units."""
-    port, *node_ports = flower.free_ports(1 + len(SIZES))
+    port, *node_ports = free_ports(1 + len(SIZES))
     named = [word for name in SIZES for word in ("--party", name)]
     told = coterie("deploy", tmp_path / "kits", "--engine", "flower", "--server", f"127.0.0.1:{port}", *named)
     folders = ", ".join(["server", *(f"sites/{name}" for name in sorted(SIZES))])

@@ -20,7 +20,7 @@ from coterie.keys import PrivateKeys
 from coterie.privacy.noise import Seeded
 from coterie.relay import nvflare
 from coterie.relay.engines import on_this_machine
-from coterie.relay.processes import marked
+from coterie.relay.processes import free_ports, marked
 from coterie.site.coordinator import Coordinator, PartyError
 from coterie.site.envelope import Sealing
 from coterie.site.messages import COORDINATOR, pack, unpack
@@ -181,7 +181,7 @@ def test_a_server_that_does_not_start_is_said_so(tmp_path):
     folder = tmp_path / "engine"
     folder.mkdir()
     hub = folder / "coordinator.sock"
-    nvflare.make_kits(folder / "kits", NAMES, server="localhost", port=nvflare.free_port(), hub=hub)
+    nvflare.make_kits(folder / "kits", NAMES, server="localhost", port=free_ports(1)[0], hub=hub)
     for script in (folder / "kits").glob("*/startup/sub_start.sh"):
         script.write_text("sleep 600\n")
     (folder / "kits" / "localhost" / "startup" / "sub_start.sh").write_text("echo no such port; exit 3\n")

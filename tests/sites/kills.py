@@ -220,10 +220,19 @@ class Servers:
 def faults(place, proposal, sites):
     """What is wrong with a run that has ended, or None: packets that were received, ledgers, results."""
     from coterie.certificate import Certificate
-    from coterie.site.messages import unpack
 
     certificate = Certificate.from_json((place / "result" / "certificate.json").read_text())
     certificate.verify()
+    for name, site in sites.items():
+        if not (site.store.result(proposal.digest) / "certificate.json").exists():
+            return f"{name} does not have the result"
+    return faults_in_ledgers(place, proposal, sites)
+
+
+def faults_in_ledgers(place, proposal, sites):
+    """What is wrong with the packets that were received, or with what sites have booked of them, or None."""
+    from coterie.site.messages import unpack
+
     sent = {}
     with open(place / "received", "rb") as received:
         for party, packet in msgpack.Unpacker(received, raw=False):
@@ -243,8 +252,6 @@ def faults(place, proposal, sites):
         for t in wanted:
             if sent[name, t] != {site.ledger.reply(proposal.digest, t)}:
                 return f"{name} has sent something else in round {t} than its ledger holds"
-        if not (site.store.result(proposal.digest) / "certificate.json").exists():
-            return f"{name} does not have the result"
     return None
 
 

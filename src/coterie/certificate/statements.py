@@ -123,7 +123,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         **({"first_rounds": list(_first_rounds(plan))} if plan.algorithm.first_rounds else {}),
         **({} if plan.moments is None else {"after_the_rounds": list(_after_the_rounds(plan))}),
         "accountant": _accountant(plan, declared.delta, epsilon),
-        "randomness": {"source": _source(plan, declared.reproducible), "reproducible": declared.reproducible},
+        "randomness": {"source": _source(declared.reproducible), "reproducible": declared.reproducible},
         "design": {"by": declared.design, "what": DESIGN[declared.design]},
         "bounds": list(_bounds(plan)),
         "public_facts": {
@@ -138,7 +138,7 @@ def statements(plan: Plan, declared: Declared) -> dict[str, Any]:
         "past": [{"what": what, "epsilon": number(eps), "delta": delta} for what, eps, delta in declared.past],
         "total": _total(plan, epsilon, declared),
         "audit": declared.audit or "not audited",
-        "not_covered": list(_not_covered(plan, declared.reproducible)),
+        "not_covered": list(_not_covered(plan)),
         "cite": [SOFTWARE.text, plan.algorithm.citation.text],
         **({} if declared.sites is None else {"sites": declared.sites}),
     }
@@ -258,13 +258,13 @@ def _after_the_rounds(plan: Plan) -> Iterator[dict[str, Any]]:
         }
 
 
-def _source(plan: Plan, reproducible: bool) -> str:
+def _source(reproducible: bool) -> str:
     if reproducible:
         return "a seed"
     return "operating-system entropy through ChaCha20"
 
 
-def _not_covered(plan: Plan, reproducible: bool) -> tuple[str, ...]:
+def _not_covered(plan: Plan) -> tuple[str, ...]:
     return (_GAMMA_TAIL if plan.algorithm.mechanism.law == "gamma-sphere" else ()) + _NEVER_COVERED
 
 

@@ -345,7 +345,7 @@ def _result_table(result: dict[str, Any], references: dict[str, dict[str, Any]])
     in one place, and of a party's own."""
     from rich.table import Table
 
-    from coterie.evaluation import percent
+    from coterie.charts import percent
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
     heading = [f"on {result['records']:,} public records", "model"]

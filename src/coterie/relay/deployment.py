@@ -25,7 +25,10 @@ KIT = "/etc/coterie"
 SITE = "/var/lib/coterie/site"
 SITE_SOCKET = "/run/coterie/site.sock"
 HUB_SOCKET = "/run/coterie-hub/hub.sock"
+RELAY_HOME = "/var/lib/coterie-relay"
 OWNER, RELAY = "coterie", "coterie-relay"
+# where the coordinator listens; it must outlive an engine's server that is started again
+HUB_FOLDER = "RuntimeDirectory=coterie-hub\nRuntimeDirectoryMode=0770\nRuntimeDirectoryPreserve=yes\n"
 
 _MODULES = {"flower": "coterie.relay.flower_deployment", "nvflare": "coterie.relay.nvflare_deployment"}
 _PORTS = {"flower": 9092, "nvflare": 8002}
@@ -137,7 +140,7 @@ User={RELAY}
 ExecStart={command}
 {said}StateDirectory=coterie-relay
 StateDirectoryMode=0700
-WorkingDirectory=/var/lib/coterie-relay
+WorkingDirectory={RELAY_HOME}
 # records, keys and ledgers are not its business
 InaccessiblePaths=-/var/lib/coterie
 Restart=always

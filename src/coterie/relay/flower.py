@@ -36,14 +36,13 @@ from coterie.errors import CoterieError, InputError, MissingExtraError
 from coterie.relay.at_site import SOCKET as SITE_SOCKET
 from coterie.relay.certificates import Authority, write_node_key
 from coterie.relay.hub import Hub
-from coterie.relay.processes import Processes, end_all, mark
+from coterie.relay.processes import LOOPBACK, Processes, end_all, free_ports, mark
 from coterie.site.sockets import Exchange
 
 # what the SuperLink is called in Flower's own configuration
 CONNECTION = "coterie"
 # in the run's configuration, for the ServerApp
 COORDINATOR_SOCKET = "coordinator-socket"
-LOOPBACK = "127.0.0.1"
 # for a SuperLink to come up
 READY_S = 120.0
 # for a ServerApp to come up, before it is submitted again
@@ -257,14 +256,6 @@ class Kit:
         said = done.stdout + done.stderr
         if done.returncode != 0 and "Public key already in use" not in said:
             raise CoterieError(f"flwr {arguments[0]}: {' '.join(said.split())[-400:] or 'it failed'}")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as open_sockets:
-        found = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in found]
 
 
 def _wait_for(processes: Processes, port: int) -> None:

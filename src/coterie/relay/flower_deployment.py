@@ -7,19 +7,21 @@ from coterie.relay import flower
 from coterie.relay.at_site import SOCKET
 from coterie.relay.certificates import YEARS, Authority, write_node_key
 from coterie.relay.deployment import (
+    HUB_FOLDER,
     HUB_SOCKET,
     KIT,
     OWNER,
     PROGRAMS,
     RELAY,
+    RELAY_HOME,
     SITE_SOCKET,
     Server,
     relay_unit,
     site_steps,
 )
+from coterie.relay.processes import LOOPBACK
 
 FLOWER = "1.41"
-_HOME = "/var/lib/coterie-relay"
 # on loopback, for the processes that a SuperNode starts
 _NODE_PORT = 9094
 
@@ -32,7 +34,7 @@ def write(folder: Path, server: Server, parties: Sequence[str]) -> None:
         place.mkdir()
         authority.write_certificate(place / "ca.crt")
     # the coordinator is on the same machine, and asks for it there
-    hosts = [server.host, *(host for host in ("localhost", flower.LOOPBACK) if host != server.host)]
+    hosts = [server.host, *(host for host in ("localhost", LOOPBACK) if host != server.host)]
     authority.write_server(link / "server.crt", link / "server.key", hosts)
     (link / "coterie-superlink.service").write_text(_link_unit(server), encoding="utf-8")
     public_keys = []
@@ -43,20 +45,19 @@ def write(folder: Path, server: Server, parties: Sequence[str]) -> None:
         public_keys.append(write_node_key(site / "node"))
         (site / "coterie-supernode.service").write_text(_node_unit(server), encoding="utf-8")
         (site / "README.md").write_text(_site_page(name, server), encoding="utf-8")
-    address = f"{flower.LOOPBACK}:{server.port}"
+    address = f"{LOOPBACK}:{server.port}"
     flower.Kit(coordinator, address, tuple(parties), socket=HUB_SOCKET, group=RELAY).write(public_keys)
     (folder / "README.md").write_text(_page(server, parties), encoding="utf-8")
 
 
 def _link_unit(server: Server) -> str:
     anywhere = "::" if ":" in server.host else "0.0.0.0"
-    command = flower.superlink(Path(KIT), anywhere, server.port, database=Path(_HOME) / "superlink.db")
+    command = flower.superlink(Path(KIT), anywhere, server.port, database=Path(RELAY_HOME) / "superlink.db")
     return relay_unit(
         "Flower SuperLink, which carries sealed envelopes between a coordinator and sites",
         " ".join([f"{PROGRAMS}/flower-superlink", *command[1:]]),
         _environment(),
-        # where the coordinator listens; it must outlive a SuperLink that is started again
-        more="RuntimeDirectory=coterie-hub\nRuntimeDirectoryMode=0770\nRuntimeDirectoryPreserve=yes\n",
+        more=HUB_FOLDER,
     )
 
 
@@ -70,7 +71,7 @@ def _node_unit(server: Server) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**flower.QUIET, "FLWR_HOME": _HOME, "PATH": f"{PROGRAMS}:/usr/bin:/bin"}
+    return {**flower.QUIET, "FLWR_HOME": RELAY_HOME, "PATH": f"{PROGRAMS}:/usr/bin:/bin"}
 
 
 def _page(server: Server, parties: Sequence[str]) -> str:

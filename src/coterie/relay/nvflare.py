@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ from coterie.errors import CoterieError, InputError, MissingExtraError
 from coterie.relay.at_site import SOCKET as SITE
 from coterie.relay.hub import SOCKET as HUB
 from coterie.relay.hub import Hub
-from coterie.relay.processes import Processes, mark
+from coterie.relay.processes import Processes, free_ports, mark
 from coterie.site.sockets import Exchange, UnreachableError
 
 _LOGGER = logging.getLogger("coterie")
@@ -69,7 +68,7 @@ def on_this_machine(folder: Path, sockets: dict[str, Path]) -> Iterator[Exchange
     processes = Processes(folder)
     try:
         if not kits.exists():
-            make_kits(kits, list(sockets), server="localhost", port=free_port(), hub=folder / "coordinator.sock")
+            make_kits(kits, list(sockets), server="localhost", port=free_ports(1)[0], hub=folder / "coordinator.sock")
         names = _read_kit(kits / USER)["parties"]
         start(processes, kits, "localhost", {HUB: str(folder / "coordinator.sock")})
         for party, path in sockets.items():
@@ -206,12 +205,6 @@ def _read_kit(kit: Path) -> dict[str, Any]:
     if not fits:
         raise InputError(f"--kit: {str(kit)!r} is no coordinator's kit for NVIDIA FLARE; `coterie deploy` writes one")
     return content
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------

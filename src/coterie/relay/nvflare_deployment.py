@@ -9,11 +9,13 @@ from coterie.errors import InputError
 from coterie.relay import nvflare
 from coterie.relay.at_site import SOCKET
 from coterie.relay.deployment import (
+    HUB_FOLDER,
     HUB_SOCKET,
     KIT,
     OWNER,
     PROGRAMS,
     RELAY,
+    RELAY_HOME,
     SITE_SOCKET,
     Server,
     relay_unit,
@@ -21,7 +23,6 @@ from coterie.relay.deployment import (
 )
 from coterie.relay.hub import SOCKET as HUB
 
-_HOME = "/var/lib/coterie-relay"
 _START = f"/bin/bash {KIT}/flare/startup/sub_start.sh --once"
 
 
@@ -36,7 +37,7 @@ def write(folder: Path, server: Server, parties: Sequence[str]) -> None:
         port=server.port,
         hub=Path(HUB_SOCKET),
         group=RELAY,
-        storage=Path(_HOME) / "server",
+        storage=Path(RELAY_HOME) / "server",
     )
     (folder / "server").mkdir()
     (kits / server.host).rename(folder / "server" / "flare")
@@ -67,8 +68,7 @@ def _server_unit() -> str:
         "NVIDIA FLARE server, which carries sealed envelopes between a coordinator and sites",
         _START,
         {**_environment(), HUB: HUB_SOCKET},
-        # where the coordinator listens; it must outlive a server that is started again
-        more="RuntimeDirectory=coterie-hub\nRuntimeDirectoryMode=0770\nRuntimeDirectoryPreserve=yes\n",
+        more=HUB_FOLDER,
     )
 
 
@@ -82,7 +82,7 @@ def _site_unit() -> str:
 
 def _environment() -> dict[str, str]:
     # FLARE copies the kit there, and works in the copy
-    return {"NVFL_WORKSPACE": f"{_HOME}/flare", "PATH": f"{PROGRAMS}:/usr/bin:/bin"}
+    return {"NVFL_WORKSPACE": f"{RELAY_HOME}/flare", "PATH": f"{PROGRAMS}:/usr/bin:/bin"}
 
 
 def _page(server: Server, parties: Sequence[str]) -> str:

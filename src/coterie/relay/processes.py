@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from coterie.errors import CoterieError
 
+LOOPBACK = "127.0.0.1"
 # between asking a process to end and ending it
 STOP_S = 5.0
 # before a process that has ended is started again
@@ -123,6 +125,14 @@ def end_all(folder: Path, own: Sequence[subprocess.Popen[bytes]] = ()) -> None:
     for process in own:
         # or it would stay as a zombie
         process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_sockets:
+        found = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in found]
 
 
 def mark(folder: Path) -> dict[str, str]:
