@@ -7,7 +7,7 @@ import numpy as np
 from coterie.papers.bounds import published_bound
 from coterie.papers.figure import Accounting, Curve
 from coterie.plan import Plan
-from coterie.privacy.accountants import ORDERS
+from coterie.privacy.accountants import ORDERS, converted
 
 DELTA = 1e-6
 PUBLISHED: Accounting = "published"
@@ -38,9 +38,7 @@ def certified_by_round(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
         approximate = np.empty(len(rounds))
         for t, g in enumerate(used.tolist()):
             curve = curve + rdp[g]
-            known = np.where(np.isnan(curve), np.inf, curve)
-            eps = known + np.log1p(-1 / ORDERS) - np.log(DELTA * ORDERS) / (ORDERS - 1)
-            approximate[t] = max(0.0, float(np.max(np.min(eps, axis=1))))
+            approximate[t] = converted(np.where(np.isnan(curve), np.inf, curve), DELTA)
         worst_pure = np.maximum(worst_pure, pure)
         worst_approximate = np.maximum(worst_approximate, np.minimum(pure, approximate))
     return worst_pure, worst_approximate

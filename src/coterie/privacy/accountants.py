@@ -91,8 +91,13 @@ def divergences(ledger: Ledger, orders: np.ndarray) -> np.ndarray:
 
 
 def rdp_epsilon(ledger: Ledger, delta: float) -> float:
-    """Renyi composition, each direction by itself until the end; conversion of Canonne, Kamath and Steinke (2020)."""
-    eps = divergences(ledger, ORDERS) + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
+    """Renyi composition, each direction by itself until the end."""
+    return converted(divergences(ledger, ORDERS), delta)
+
+
+def converted(curve: np.ndarray, delta: float) -> float:
+    """The loss that divergences at `ORDERS`, (2, order), prove: Canonne, Kamath and Steinke (2020)."""
+    eps = curve + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
     return max(0.0, float(np.max(np.min(eps, axis=1))))
 
 
