@@ -111,7 +111,7 @@ def watch(walk: str, told: Path) -> None:
             raise
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     told.write_text(json.dumps(watcher.told()), encoding="utf-8")
 
 

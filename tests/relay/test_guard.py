@@ -14,8 +14,7 @@ from coterie.relay.processes import marked
 STARTER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from coterie.relay.guard import guarded
-from coterie.relay.processes import mark
+from coterie.relay.processes import guarded, mark
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have it ignored in jobs in the background
 folder = Path(sys.argv[1])

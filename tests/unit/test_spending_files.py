@@ -1,10 +1,8 @@
 """A Spending in a file: one ledger behind every name, also behind those that were begun as lines of JSON."""
 
-import contextlib
 import hashlib
 import json
 import math
-import sqlite3
 import subprocess
 import sys
 import time
@@ -12,9 +10,8 @@ import time
 import pytest
 from filelock import FileLock
 
-from coterie.errors import CoterieError, InputError
+from coterie.errors import InputError
 from coterie.ledger import Ledger
-from coterie.ledger import ledger as implementation
 from coterie.spending import BudgetError, LedgerError, Spending, Terms
 
 RECORD = Terms("replace-one", "record")
@@ -42,13 +39,6 @@ def test_a_symbolic_link_leads_to_the_one_ledger(path, tmp_path):
     assert len(Spending(path=path).charges) == 3
     with pytest.raises(BudgetError):
         charge(Spending(path=path))
-
-
-def test_a_second_name_of_the_file_is_refused(path, tmp_path):
-    (tmp_path / "twin.json").hardlink_to(path)
-    for name in ("twin.json", "ledger.json"):
-        with pytest.raises(InputError, match="2 names"):
-            Spending(path=tmp_path / name)
 
 
 def test_a_mistyped_path_is_refused(path, tmp_path):
@@ -86,23 +76,6 @@ def test_a_ledger_that_went_back_is_refused(path):
     path.with_name("ledger.json.head").unlink()
     with pytest.raises(InputError, match="charged last is missing"):
         charge(opened)
-
-
-def test_a_write_protected_ledger_is_refused(path):
-    path.chmod(0o444)
-    before = path.read_bytes()
-    with pytest.raises(CoterieError, match="write-protected"):
-        charge(Spending(path=path))
-    assert path.read_bytes() == before
-
-
-def test_a_held_lock_ends_in_a_sentence(path, monkeypatch):
-    monkeypatch.setattr(implementation, "LOCK_TIMEOUT_S", 0.2)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match=r"another process.*nothing was charged"):
-            charge(Spending(path=path))
-    assert len(Spending(path=path).charges) == 2
 
 
 @pytest.mark.parametrize("place", ["/proc/ledger.json", "/proc/self/status", "/dev/null", "/dev/zero", "."])

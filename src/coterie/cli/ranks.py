@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.errors import MissingExtraError
-from coterie.relay.guard import guarded
-from coterie.relay.processes import mark
+from coterie.relay.processes import guarded, mark
 
 # an environment variable of the processes: a file that appears when this command is asked to stop
 ASKED_FILE = "COTERIE_ASKED_FILE"

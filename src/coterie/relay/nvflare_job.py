@@ -15,10 +15,10 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from nvflare.collab import collab  # pyright: ignore[reportMissingImports]
-from nvflare.collab.api.exceptions import CollabCallError  # pyright: ignore[reportMissingImports]
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey  # pyright: ignore[reportMissingImports]
-from nvflare.fuel.f3.message import Message  # pyright: ignore[reportMissingImports]
+from nvflare.collab import collab
+from nvflare.collab.api.exceptions import CollabCallError
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
 
 from coterie.relay.at_site import SiteSocket
 from coterie.relay.hub import Request, Worker

@@ -25,7 +25,7 @@ def answer(session: Any, command: str, about: str) -> str:
 
 
 def main(user: str, kit: str) -> None:
-    from nvflare.fuel.flare_api.flare_api import new_secure_session  # pyright: ignore[reportMissingImports]
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     # what FLARE prints is for a log

@@ -3,17 +3,25 @@
 Each has a session of its own, so that Ctrl-C is answered by whoever started them, and a log in the folder. Each carries
 the folder's name in its environment, and so does everything that it starts: that is how all of it is found again, also
 by the next start in the same folder when whoever started them was killed.
+
+    python -m coterie.relay.processes FOLDER
+
+is a guard: a process that waits for the end of whoever started it, however it ends, and then clears up. It reads its
+standard input, whose other end nobody but the starter holds; when that is closed it ends every process that was started
+for the folder, and removes the folder.
 """
 
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from coterie.errors import CoterieError
@@ -153,3 +161,30 @@ def marked(folder: Path) -> list[int]:
             if any(line == wanted or line.startswith(wanted + b"/") for line in lines):
                 found.append(int(place.name))
     return found
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Nothing is left of what is started for this folder, nor of the folder: also when this process is killed."""
+    command = [sys.executable, "-m", "coterie.relay.processes", str(folder)]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield
+    finally:
+        guard.communicate()
+
+
+def main(folder: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # whatever stops the starter must not stop this first
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    end_all(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -21,8 +21,7 @@ from coterie.inference import Releasing
 from coterie.keys import PrivateKeys
 from coterie.plan import Plan
 from coterie.relay.engines import check_installed, on_this_machine
-from coterie.relay.guard import guarded
-from coterie.relay.processes import mark
+from coterie.relay.processes import guarded, mark
 from coterie.site.coordinator import Coordinator
 from coterie.site.coordinator import Progress as SiteProgress
 from coterie.site.envelope import Sealing
