@@ -430,23 +430,10 @@ class PrivateScorer:
             raise InputError(f"ledger: got a {type(self.ledger).__name__}; a coterie.Spending is needed")
 
     def __call__(self, model: Any, X: Any, y: Any, *, parties: Any = None) -> float:
-        found = evaluate(
-            model,
-            X,
-            y,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            adjacency=self.adjacency,
-            parties=parties,
-            metrics=(self.metric,),
-            trust=self.trust,
-            colluders=self.colluders,
-            unit=self.unit,
-            records_per_person=self.records_per_person,
-            people_span_parties=self.people_span_parties,
-            ledger=self.ledger,
-        )
-        return found[self.metric].value
+        promise = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "metric"
+        }
+        return evaluate(model, X, y, parties=parties, metrics=(self.metric,), **promise)[self.metric].value
 
     def get_metadata_routing(self) -> Any:
         """Searches that route metadata ask for this."""

@@ -156,9 +156,7 @@ def _of_rounds(privacy: Privacy, inference: Wanted | None) -> Privacy:
 
 
 def _moments(problem: Problem, facts: Facts, privacy: Privacy, settled: Settled, share: float, robust: bool) -> Moments:
-    name = _name(facts, privacy, settled)
-    topology = make_topology(UNRESTRICTED, facts.n_parties)
-    situation = Situation(problem=problem, facts=facts, privacy=privacy, topology=topology, name=name, settled=settled)
+    situation = _situation(problem, facts, privacy, settled)
     second = SECOND_MOMENT_SHARE if robust or not known_variance(problem, facts) else 0.0
 
     def multiplier(part: float) -> float:
@@ -268,9 +266,9 @@ def with_columns_settled(problem: Problem, facts: Facts, privacy: Privacy, settl
     """Whether columns are standardised, where that is open: where forecasts are better with it."""
     if settled.standardise is not None:
         return settled
-    if not _situation(problem, facts, privacy, settled).may_standardise:
-        return _columns_stay(settled)
     situation = _situation(problem, facts, privacy, settled)
+    if not situation.may_standardise:
+        return _columns_stay(settled)
     setting = situation.gradient_setting(problem.regulariser.l2 / situation.all_curvature)
     return dataclasses.replace(settled, standardise=setting.standardise)
 

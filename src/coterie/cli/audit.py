@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.options import JSON_LIST
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -23,7 +25,7 @@ def audit(
     quick: Annotated[
         bool, typer.Option("--quick", help="One instance of each mechanism, fewer runs, fewer checks.")
     ] = False,
-    json_list: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
+    json_list: Annotated[bool, JSON_LIST] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Start no check after so many seconds.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other runs and neighbours for another seed.")] = 0,
 ) -> None:

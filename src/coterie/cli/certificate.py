@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import JSON
+
 app = typer.Typer(no_args_is_help=True, help="Certificates: show one, recompute one.")
 
 _PATH = typer.Argument(help="A certificate.json, or the directory of a run.", show_default=False)
@@ -14,7 +16,7 @@ _PATH = typer.Argument(help="A certificate.json, or the directory of a run.", sh
 @app.command(epilog="Examples: coterie certificate verify results; coterie certificate verify certificate.json --json")
 def verify(
     path: Annotated[Path, _PATH],
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Recompute a certificate from the plan inside it, and refuse it where it says anything else (exit code 2).
 
@@ -44,7 +46,7 @@ def verify(
 @app.command(epilog="Examples: coterie certificate show results; coterie certificate show certificate.json --json")
 def show(
     path: Annotated[Path, _PATH],
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Print a certificate as Markdown, after checking it."""
     from coterie.cli.spec.verification import verify_path

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.options import JSON_LIST
+
 if TYPE_CHECKING:
     from coterie.algorithms import Citation
 
@@ -23,7 +25,7 @@ def cite(
         typer.Argument(help="Algorithms, or keys of papers. [default: all]", show_default=False, autocompletion=_keys),
     ] = None,
     bibtex: Annotated[bool, typer.Option("--bibtex", help="Print BibTeX entries.")] = False,
-    json_list: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
+    json_list: Annotated[bool, JSON_LIST] = False,
 ) -> None:
     """Print what to cite: Coterie, and the paper behind each algorithm."""
     found = _found(names or [])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.options import JSON
 from coterie.cli.propose import KEY_FILE
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def coordinate(
         Path | None, typer.Option(help="New directory for all that comes out. [default: result, beside the proposal]")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="[default: coordinator.key, beside the proposal]")] = None,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Run what every site has approved, round by round; everybody ends with the same directory.
 

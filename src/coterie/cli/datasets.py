@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie.cli.options import JSON_LIST
+
 EXAMPLES = "Examples: coterie datasets; coterie datasets heart; coterie datasets --json"
 
 
@@ -19,7 +21,7 @@ def datasets(
         list[str] | None,
         typer.Argument(help="Which ones. [default: all]", show_default=False, autocompletion=_names),
     ] = None,
-    json_list: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
+    json_list: Annotated[bool, JSON_LIST] = False,
 ) -> None:
     """List the data sets of the package: sizes, labels, parties, and whom to credit.
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import JSON
+
 EXAMPLES = (
     "Examples: coterie deploy kits --engine nvflare --server relay.example.org --party north --party south; "
     "coterie deploy kits --engine flower --server 192.0.2.7:9092 --party north --party south --json"
@@ -21,7 +23,7 @@ def deploy(
     party: Annotated[
         list[str] | None, typer.Option(help="Name of a party, as proposals call it; once for each.", show_default=False)
     ] = None,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Write certificates, keys, start-up kits and systemd units for the coordinator's machine and for every site's.
 

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import JSON_LIST
+
 EXAMPLES = "Examples: coterie errata; coterie errata A1 B5; coterie errata --all --json"
 
 
 def errata(
     ids: Annotated[list[str] | None, typer.Argument(help="Which ones. [default: all]", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them, as without IDS.")] = False,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON_LIST] = False,
 ) -> None:
     """Recompute what the papers claim, what is reached, and what is certified, on instances that show the difference.
 

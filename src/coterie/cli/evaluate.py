@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.predict import FILE, RUN, SHOW_VALUES, read_features
-from coterie.cli.schema import DELIMITER, ENCODING
+from coterie.cli.options import DELIMITER, ENCODING, FILE, JSON, RUN, SHOW_VALUES
+from coterie.cli.predict import read_features
 
 if TYPE_CHECKING:
     from coterie.evaluation import Evaluation
@@ -44,7 +44,7 @@ def evaluate(
     encoding: Annotated[str, ENCODING] = "utf-8",
     delimiter: Annotated[str | None, DELIMITER] = None,
     show_values: Annotated[bool, SHOW_VALUES] = False,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Tell error, AUC and calibration of a run's model, beside answering the majority class.
 

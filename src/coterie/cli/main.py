@@ -28,6 +28,7 @@ from coterie.cli import (
     schema,
     site,
 )
+from coterie.cli.options import JSON
 
 _LOGGER = logging.getLogger("coterie")
 
@@ -105,7 +106,7 @@ def demo(
             "or flower: the same hospitals, reached through NVIDIA FLARE or Flower."
         ),
     ] = "in-process",
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Train on census data at five parties, with ε = 1 for everything anybody sees.
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.options import JSON
+
 if TYPE_CHECKING:
     from coterie.planner import Outline, Planner
 
@@ -19,7 +21,7 @@ def plan(
     surrogate: Annotated[
         Path | None, typer.Option(help="A public table that is like the private ones, by the same schema.")
     ] = None,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Say what would be run and what can be expected of it, beside what else could be done.
 

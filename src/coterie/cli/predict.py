@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.schema import DELIMITER, ENCODING
+from coterie.cli.options import DELIMITER, ENCODING, FILE, JSON, RUN, SHOW_VALUES, write_new
 
 if TYPE_CHECKING:
     from coterie.data.tables import Dialect, Table
     from coterie.rundir import FittedModel
 
 EXAMPLES = "Examples: coterie predict spec-run new.csv; coterie predict spec-run new.csv --out predictions.csv"
-RUN = typer.Argument(metavar="RUN", help="The directory of a run.", show_default=False)
-FILE = typer.Argument(help="A .csv, .csv.gz or .parquet file.", show_default=False)
-SHOW_VALUES = typer.Option("--show-values", help="Quote cells of the data where they cannot be read.")
 
 
 def predict(
@@ -27,7 +24,7 @@ def predict(
     encoding: Annotated[str, ENCODING] = "utf-8",
     delimiter: Annotated[str | None, DELIMITER] = None,
     show_values: Annotated[bool, SHOW_VALUES] = False,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Predict for every row of a table, by the schema and the coefficients that a run has left.
 
@@ -35,7 +32,6 @@ def predict(
     knows them. The table needs the columns of the schema, not the label. What is predicted costs nobody in the training
     data anything; it is about the people in the table.
     """
-    from coterie.cli.spec.schemas import write_new
     from coterie.data.tables import Dialect
     from coterie.rundir import FittedModel
     from coterie.values import values_shown

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import JSON
+
 EXAMPLES = "Examples: coterie propose study.toml --out study; coterie propose study.toml --out study --json"
 KEY_FILE = "coordinator.key"
 
@@ -14,7 +16,7 @@ def propose(
     study: Annotated[Path, typer.Argument(help="A spec without data; docs/sites.md shows one.", show_default=False)],
     out: Annotated[Path, typer.Option(help="New folder for proposal.json, proposal.md and your key.")],
     key: Annotated[Path | None, typer.Option(help="A coordinator.key to use again. [default: a new one]")] = None,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Write what sites are asked to agree to: the plan with its loss, and a page for a review board.
 

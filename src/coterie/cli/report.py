@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from coterie.cli.options import JSON, write_new
+
 EXAMPLES = (
     "Examples: coterie report heart-run; coterie report heart-run --out board.html; coterie report --compare eps-1 "
     "eps-2 eps-4 --out frontier.html"
@@ -22,7 +24,7 @@ def report(
         Path | None,
         typer.Option(help="A new file for the page. [default: report.html in each run; comparison.html]"),
     ] = None,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Write one HTML page that needs no network: what is promised, how good the model is, what was spent, by whom.
 
@@ -44,9 +46,9 @@ def report(
     if compare:
         named = [(os.path.normpath(run), RunFiles.read(run)) for run in runs]
         assert target is not None
-        _write_new(target, compare_page(named))
+        write_new(target, compare_page(named))
     elif target is not None:
-        _write_new(target, report_of(runs[0]))
+        write_new(target, report_of(runs[0]))
     written = [target] if target is not None else [write_report(run) for run in runs]
     if json_line:
         typer.echo(json.dumps({"written": [str(path) for path in written]}))
@@ -68,13 +70,3 @@ def _check(run: Path) -> None:
         return
     verify_path(run / "certificate.json")
     typer.echo(f"coterie: {run} has no {SUMS}, so only its certificate was recomputed", err=True)
-
-
-def _write_new(path: Path, page: str) -> None:
-    from coterie.errors import InputError
-
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(page)
-    except OSError as error:
-        raise InputError(f"--out: cannot write {str(path)!r} ({error.strerror})") from None

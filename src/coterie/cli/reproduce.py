@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.options import JSON_LIST
+
 if TYPE_CHECKING:
     from coterie.papers.runner import Reproduced
 
@@ -30,7 +32,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Few runs and iterations: to look, not to conclude.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Other noise for another seed.")] = 0,
     out: Annotated[Path, typer.Option(help="Directory for one directory per figure.")] = Path("reproduced"),
-    json_list: Annotated[bool, typer.Option("--json", help="Print one list as JSON and nothing else.")] = False,
+    json_list: Annotated[bool, JSON_LIST] = False,
 ) -> None:
     """Compute figures of the papers again and check what their text says about them.
 

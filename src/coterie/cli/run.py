@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.options import JSON, SHOW_VALUES
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -48,10 +50,8 @@ def run(
     new_ledger: Annotated[
         bool, typer.Option("--new-ledger", help="Make the ledger that the spec names; without this it must be there.")
     ] = False,
-    show_values: Annotated[
-        bool, typer.Option("--show-values", help="Quote cells of the data where they cannot be read.")
-    ] = False,
-    json_line: Annotated[bool, typer.Option("--json", help="Print one line of JSON and nothing else.")] = False,
+    show_values: Annotated[bool, SHOW_VALUES] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Learn one model from what a spec names, and certify its privacy loss.
 

@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Public schemas: write one to fill in, check a file against one.")
+from coterie.cli.options import DELIMITER, ENCODING, FILE, JSON, write_new
 
-_JSON = typer.Option("--json", help="Print one line of JSON and nothing else.")
-_FILE = typer.Argument(help="A .csv, .csv.gz or .parquet file.", show_default=False)
-ENCODING = typer.Option(help="How the text of a CSV file is encoded.")
-DELIMITER = typer.Option(help="What is between the cells of a CSV file. [default: seen in its first line]")
+app = typer.Typer(no_args_is_help=True, help="Public schemas: write one to fill in, check a file against one.")
 
 
 @app.command(
@@ -19,7 +16,7 @@ DELIMITER = typer.Option(help="What is between the cells of a CSV file. [default
     "coterie schema make patients.parquet --label cost --from-data --out schema.toml"
 )
 def make(
-    file: Annotated[Path, _FILE],
+    file: Annotated[Path, FILE],
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     party_column: Annotated[str | None, typer.Option(help="The column that names each row's party.")] = None,
     given: Annotated[
@@ -31,7 +28,7 @@ def make(
     out: Annotated[Path, typer.Option(help="New file.")] = Path("schema.toml"),
     encoding: Annotated[str, ENCODING] = "utf-8",
     delimiter: Annotated[str | None, DELIMITER] = None,
-    json_line: Annotated[bool, _JSON] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Write a schema for a file, and say where each range comes from.
 
@@ -40,7 +37,7 @@ def make(
     ever be there, not what is there. With --from-data they are read off the file, for experiments; the schema then says
     so, and so will every certificate.
     """
-    from coterie.cli.spec.schemas import described_columns, read_ranges, schema_text, write_new
+    from coterie.cli.spec.schemas import described_columns, read_ranges, schema_text
     from coterie.data.tables import Dialect
 
     columns = described_columns(
@@ -69,11 +66,11 @@ def make(
 )
 def check(
     schema: Annotated[Path, typer.Argument(help="A schema in TOML.", show_default=False)],
-    file: Annotated[Path, _FILE],
+    file: Annotated[Path, FILE],
     show_values: Annotated[bool, typer.Option("--show-values", help="Quote the cells that do not fit.")] = False,
     encoding: Annotated[str, ENCODING] = "utf-8",
     delimiter: Annotated[str | None, DELIMITER] = None,
-    json_line: Annotated[bool, _JSON] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Check that a file fits a schema: every misfit with column, count and first line; exit code 2 if there is one.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.options import JSON, write_new
+
 if TYPE_CHECKING:
     from coterie.keys import PrivateKeys
     from coterie.ledger import Ledger
@@ -16,7 +18,6 @@ app = typer.Typer(no_args_is_help=True, help="A data holder's own side: records,
 
 _FOLDER = typer.Argument(help="The site's folder.", show_default=False)
 _PROPOSAL = typer.Argument(help="A proposal.json, or the folder it is in.", show_default=False)
-_JSON = typer.Option("--json", help="Print one line of JSON and nothing else.")
 # letters
 _BAR = 30
 
@@ -31,7 +32,7 @@ def init(
     name: Annotated[str | None, typer.Option(help="As proposals must call it. [default: the folder's name]")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The most that all runs together may lose ...")] = None,
     delta: Annotated[float | None, typer.Option(help="... at this delta. Can be written into site.toml later.")] = None,
-    json_line: Annotated[bool, _JSON] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Make a site: keys, an empty ledger and a site.toml that says what it agrees to.
 
@@ -66,7 +67,7 @@ def init(
 
 
 @app.command(epilog="Examples: coterie site identity north; coterie site identity north --json")
-def identity(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, _JSON] = False) -> None:
+def identity(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = False) -> None:
     """Print the site's public keys, as proposals name them, and a fingerprint to compare by telephone."""
     from coterie.site.policy import Policy
 
@@ -82,7 +83,7 @@ def identity(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, _JSON]
 
 @app.command(epilog="Examples: coterie site check north study/; coterie site check north proposal.json --json")
 def check(
-    folder: Annotated[Path, _FOLDER], proposal: Annotated[Path, _PROPOSAL], json_line: Annotated[bool, _JSON] = False
+    folder: Annotated[Path, _FOLDER], proposal: Annotated[Path, _PROPOSAL], json_line: Annotated[bool, JSON] = False
 ) -> None:
     """Whether records, policy and budget allow a proposal; every misfit with column, line and an example.
 
@@ -100,7 +101,7 @@ def check(
 
 @app.command(epilog="Examples: coterie site approve north study/; coterie site approve north proposal.json --json")
 def approve(
-    folder: Annotated[Path, _FOLDER], proposal: Annotated[Path, _PROPOSAL], json_line: Annotated[bool, _JSON] = False
+    folder: Annotated[Path, _FOLDER], proposal: Annotated[Path, _PROPOSAL], json_line: Annotated[bool, JSON] = False
 ) -> None:
     """Let the one run that a proposal describes take place, after the same look as `check`."""
     from coterie.site.proposal import Proposal
@@ -120,7 +121,7 @@ def approve(
 def withdraw(
     folder: Annotated[Path, _FOLDER],
     proposal: Annotated[str, typer.Argument(help="The beginning of its digest, or its file.", show_default=False)],
-    json_line: Annotated[bool, _JSON] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Take an approval back, also in the middle of a run: from now on the site refuses it.
 
@@ -161,7 +162,7 @@ def serve(
 
 
 @app.command(epilog="Examples: coterie site status north; coterie site status north --json")
-def status(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, _JSON] = False) -> None:
+def status(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = False) -> None:
     """What is approved, how far each run is, what is left of the budget, and whether the site is being served."""
     from coterie.errors import InputError
     from coterie.site.store import locked
@@ -192,7 +193,7 @@ def status(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, _JSON] =
 
 
 @app.command(epilog="Examples: coterie site ledger north; coterie site ledger north --json")
-def ledger(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, _JSON] = False) -> None:
+def ledger(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = False) -> None:
     """What was released, to whom, when, what it cost and what is left."""
     import datetime
 
@@ -242,10 +243,9 @@ def verify(
     folder: Annotated[Path, _FOLDER],
     receipt: Annotated[Path | None, typer.Option(help="A receipt that somebody else has kept.")] = None,
     new_receipt: Annotated[Path | None, typer.Option(help="Write the ledger's head to this new file.")] = None,
-    json_line: Annotated[bool, _JSON] = False,
+    json_line: Annotated[bool, JSON] = False,
 ) -> None:
     """Check every entry of the ledger; with a receipt, that nothing was cut off or went back behind it."""
-    from coterie.cli.spec.schemas import write_new
     from coterie.errors import InputError
     from coterie.ledger import Receipt
 

@@ -207,17 +207,6 @@ def _quoted(text: str) -> str:
     return tomli_w.dumps({"k": text}).removeprefix("k = ").rstrip("\n")
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a file that must not exist."""
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError(f"--out: {str(path)!r} exists already; choose another") from None
-    except OSError as error:
-        raise InputError(f"--out: cannot write {str(path)!r} ({error.strerror})") from None
-
-
 class Checked(NamedTuple):
     """What a file looks like beside a schema; `misfits` has a row for every column and reason. Of the records and for
     whoever holds them: nothing of it may be shown to others."""
