@@ -149,9 +149,8 @@ def _view(plan: Plan, data: Federation, granted: MomentGrant, at: np.ndarray) ->
     size, rows = OfMoments(plan, granted).d, plan.noise_rows
     if isinstance(plan.algorithm.channel, PairwiseSum):
         honest = plan.facts.n_parties - plan.algorithm.channel.colluders
-        return view_of(
-            lambda units: _messages(plan, data, granted, at, units)[:honest].ravel(), _n_unknown(plan) * size
-        )
+        n_unknown = sum(map(len, _unknown(plan)))
+        return view_of(lambda units: _messages(plan, data, granted, at, units)[:honest].ravel(), n_unknown * size)
 
     def function(units: np.ndarray) -> np.ndarray:
         source: Any = _Handed(units.reshape(rows, size))
@@ -166,10 +165,6 @@ def _unknown(plan: Plan) -> tuple[list[int], list[tuple[int, int]]]:
     assert isinstance(channel, PairwiseSum)
     honest = n - channel.colluders
     return list(range(honest)), [(i, j) for i, j in channel.partners(n).edges if max(i, j) < honest]
-
-
-def _n_unknown(plan: Plan) -> int:
-    return sum(map(len, _unknown(plan)))
 
 
 def _messages(plan: Plan, data: Federation, granted: MomentGrant, at: np.ndarray, units: np.ndarray) -> np.ndarray:

@@ -307,14 +307,6 @@ def _start_people(groups: Sequence[PlanGroup], work: Work) -> Advance:
     return _advance_one(group, rows, advance)
 
 
-def _start_general(groups: Sequence[PlanGroup], work: Work) -> Advance:
-    return _start_rounds(groups, work, None)
-
-
-def _start_together(groups: Sequence[PlanGroup], work: Work) -> Advance:
-    return _start_rounds(groups, work, work.paths.together_from)
-
-
 def _start_rounds(groups: Sequence[PlanGroup], work: Work, together_from: float | None) -> Advance:
     [group] = groups
     some = group.repeats
@@ -408,9 +400,9 @@ PATHS = (
             ),
             ("a smooth regulariser and a loss of one score", _solved_together),
         ),
-        start=_start_together,
+        start=lambda groups, work: _start_rounds(groups, work, work.paths.together_from),
     ),
-    Path(name="general", conditions=(), start=_start_general),
+    Path(name="general", conditions=(), start=lambda groups, work: _start_rounds(groups, work, None)),
 )
 
 
@@ -501,15 +493,12 @@ def _together(plans: Sequence[Plan], work_of: Callable[[Plan, int], Work]) -> li
         first_plans, n_plans = [plans[some[0]] for some in (*last, group)], sum(map(len, (*last, group)))
         works = [work_of(plan, n_plans) for plan in first_plans]
         alike = len({plan.problem for plan in first_plans}) == 1
-        if last and alike and any(_all_take(path, works) for path in PATHS if path.with_others):
+        all_take = (all(path.passed_over(work) is None for work in works) for path in PATHS if path.with_others)
+        if last and alike and any(all_take):
             last.append(group)
         else:
             together.append([group])
     return together
-
-
-def _all_take(path: Any, works: Sequence[Work]) -> bool:
-    return all(path.passed_over(work) is None for work in works)
 
 
 def _check(plan: Plan, federation: Federation, repeats: int) -> None:
