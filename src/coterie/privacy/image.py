@@ -99,7 +99,7 @@ class ImageNoise(Mechanism):
         mapped = dataclasses.replace(facts, row_norm=facts.row_norm / self.A.smallest_singular_value)
         prox = ProximalBounds(problem, mapped, self.prox_step, 1.0, 0.0, mapped.record_slope(problem), clipped=False)
         tolerance = prox.tolerance(multiplier * prox.change)
-        change = prox.change + 2 * tolerance * self.prox_step
+        change = prox.change + prox.error(tolerance)
         noise_std = multiplier * change
         return issue(
             ImageGrant,

@@ -103,6 +103,10 @@ class ProximalBounds:
         point = LARGEST_POINT * (1 / facts.row_norm + noise_std * math.sqrt(facts.n_coefficients))
         return TOLERANCE_SHARE * largest + ROUNDING * condition * (largest + curvature * point)
 
+    def error(self, tolerance: float) -> float:
+        """How far apart the solver's tolerance alone can leave two solutions."""
+        return 2 * tolerance * self.prox_step / self.stretch
+
     def state_distance(self, tolerance: float) -> tuple[float, bool]:
         """How far two neighbouring states can be apart, and whether that relies on the solver's tolerance."""
         pull = 2 * self.relaxation / self.stretch
@@ -120,7 +124,7 @@ class ProximalBounds:
         stiffest = 2 * self.relaxation / (self.stretch + self.prox_step * smoothness)
         shrink = max(abs(1 - stiffest), abs(1 - pull))
         # either state is off by 2 relaxation times the solver's error, and as much again through the clipping
-        error = 4 * tolerance * self.prox_step / self.stretch
+        error = 2 * self.error(tolerance)
         one_of_many = 2 * self.relaxation * (self.change + error) / (1 - shrink) if shrink < 1 else math.inf
         return (one_of_many, True) if one_of_many < whole else (whole, False)
 
@@ -319,7 +323,7 @@ class _MoveMechanism(ProximalMechanism):
             return prox, prox.tolerance(multiplier * change), change
         prox = self._prox(problem, facts, facts.record_slope(problem))
         tolerance = prox.tolerance(multiplier * prox.change)
-        return prox, tolerance, prox.change + 2 * tolerance * self.prox_step / prox.stretch
+        return prox, tolerance, prox.change + prox.error(tolerance)
 
     def _noised(self, prox: ProximalBounds, tolerance: float, change: float, noise_std: float) -> Grant:
         return self._issue(
@@ -391,7 +395,7 @@ class WalkNoise(_MoveMechanism):
         multiplier = self.noise_multiplier.at(0, 0)
         changes = [self._change(problem, other, multiplier) for other in facts.extreme_parties]
         noise_std = multiplier * max(change for _, _, change in changes)
-        error = max(2 * tolerance * self.prox_step / prox.stretch for prox, tolerance, _ in changes)
+        error = max(prox.error(tolerance) for prox, tolerance, _ in changes)
         slack, n = output_event(error, noise_std, facts).ratio, facts.n_parties
         mean_inverse = 2 * math.log(n / 2) / (n - 2)
         more = (2 * event.ratio * slack + slack**2 * n / 2) / mean_inverse
@@ -458,10 +462,9 @@ class SumNoise(_SumMechanism):
         if facts.secret_rate < 1.0:
             raise PrivacyPreconditionError("selection: secret; amplification is proved for a clipped sum only")
         tolerance = self._tolerance(t, prox)
-        error = 2 * tolerance * self.prox_step / prox.stretch
         distance, _ = prox.state_distance(tolerance)
         # the state is off by the solver's error too: this time nothing clips it
-        return 2 * self.relaxation * (distance / prox.stretch + prox.change + 2 * error)
+        return 2 * self.relaxation * (distance / prox.stretch + prox.change + 2 * prox.error(tolerance))
 
 
 @serialisable
