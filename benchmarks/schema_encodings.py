@@ -1,6 +1,6 @@
 """Which constants a schema should choose by itself, tried on invented tables and on no real one.
 
-python benchmarks/schema_encodings.py [--tables 60] [--amounts | --useful]
+python benchmarks/schema_encodings.py [--tables 60] [--amounts | --alone | --useful]
 
 A table has numbers that fill a part of their range around some place in it, amounts that are spread over orders of
 magnitude (every other table; many of them zero in some), and categories with uneven shares; a label follows a random
@@ -8,10 +8,12 @@ half of them, amounts by their value, by its logarithm or by a threshold. A mode
 logistic objective, which is what every algorithm here comes near to, with l2 by the rule of old or the best of three;
 noise is that of the summed gradient, for 4,000 records. Printed are gains of AUC over the defaults, on the same tables
 with the same noise, and how often an encoding falls 0.005 below the one before schemas (numbers over their largest
-bound, rows cut to 1). With --amounts, encodings of amounts alone, on tables that have some: one logarithm, one that
-may bend, the logarithm and the amount side by side; and where somebody has said what is usual (median and spread of the
-amounts that are not zero, to one digit). With --useful, how many models err less than the majority class, by the share
-that noise has of the largest sum of gradients (`coterie.certificate.statements`), with 300, 1,000 or 4,000 records.
+bound, rows cut to 1). With --amounts, encodings of amounts alone, on tables that have some: one logarithm, features of
+it in its place, the logarithm and the amount side by side; where somebody has said what is usual (median and spread of
+the amounts that are not zero, to one digit); and what the label follows itself, which nobody knows. With --alone, the
+same on tables of one to six amounts and nothing else. With --useful, how many models err less than the majority class,
+by the share that noise has of the largest sum of gradients (`coterie.certificate.statements`), with 300, 1,000 or 4,000
+records.
 """
 
 import argparse
@@ -42,34 +44,36 @@ class Table(NamedTuple):
     schema: Schema
     values: dict[str, np.ndarray]
     label: np.ndarray
+    effects: dict[str, np.ndarray]
 
 
-def invented(rng: np.random.Generator, *, amounts: bool) -> Table:
+def invented(rng: np.random.Generator, *, amounts: bool, alone: bool = False) -> Table:
     n = N_TRAIN + N_TEST
-    columns, values, score = [], {}, np.zeros(n)
+    columns, values, effects, score = [], {}, {}, np.zeros(n)
 
     def add(column: NumberColumn | CategoryColumn, cells: np.ndarray, effect: np.ndarray, share: float) -> None:
         nonlocal score
         columns.append(column)
         values[column.name] = cells
         standard = np.clip((effect - effect.mean()) / (effect.std() + 1e-12), -3, 3)
+        effects[column.name] = standard
         score = score + rng.standard_normal() * (rng.random() < share) * standard
 
-    for number in range(rng.integers(2, 7)):
+    for number in range(0 if alone else rng.integers(2, 7)):
         middle, spread = rng.uniform(0.2, 0.8), np.exp(rng.uniform(np.log(0.04), np.log(0.29)))
         shape = rng.standard_normal(n) if rng.random() < 0.7 else rng.uniform(-math.sqrt(3), math.sqrt(3), n)
         cells = np.clip(middle + spread * shape, 0, 1)
         add(NumberColumn(f"number {number}", 0, 1), cells, cells, 0.7)
-    for number in range(rng.integers(1, 4) if amounts else 0):
+    for number in range(rng.integers(1, 7 if alone else 4) if amounts else 0):
         median = np.exp(rng.uniform(np.log(1 / 2000), np.log(1 / 4)))
         cells = np.minimum(median * np.exp(rng.uniform(0.5, 1.5) * rng.standard_normal(n)), 1)
         if rng.random() < 0.4:
             cells[rng.random(n) < rng.uniform(0.05, 0.9)] = 0
         threshold = np.quantile(cells, rng.uniform(0.2, 0.8))
-        effects = (cells, np.log(cells + median / 3), (cells > threshold).astype(float))
-        effect = effects[rng.integers(3)]
+        laws = (cells, np.log(cells + median / 3), (cells > threshold).astype(float))
+        effect = laws[rng.integers(3)]
         add(NumberColumn(f"amount {number}", 0, LARGEST, log=True), LARGEST * cells, effect, 0.8)
-    for number in range(rng.integers(0, 7)):
+    for number in range(0 if alone else rng.integers(0, 7)):
         k = int(rng.choice([2, 2, 2, 3, 5, 8]))
         shares = np.maximum(rng.dirichlet(np.ones(k)), 0.02)
         cells = rng.choice(k, size=n, p=shares / shares.sum())
@@ -77,12 +81,13 @@ def invented(rng: np.random.Generator, *, amounts: bool) -> Table:
         add(column, cells, rng.standard_normal(k)[cells], 0.7)
     score = rng.uniform(0.5, 2.5) * score / (score.std() + 1e-9) + rng.standard_normal()
     label = (rng.random(n) < expit(score)).astype(int)
-    return Table(Schema(tuple(columns), Label("label", ("0", "1"))), values, label)
+    return Table(Schema(tuple(columns), Label("label", ("0", "1"))), values, label, effects)
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------
 
 Encoding = Callable[[Table], np.ndarray]
+Features = Callable[[np.ndarray], np.ndarray]
 
 
 def default(table: Table) -> np.ndarray:
@@ -129,31 +134,71 @@ def told(column: NumberColumn, amounts: np.ndarray) -> NumberColumn:
     return dataclasses.replace(column, centre=float(f"{np.median(some):.0e}"), scale=float(f"{spread:.0e}"))
 
 
-def parted(n_parts: int, encoding: Callable[[NumberColumn, np.ndarray], NumberColumn] | None = None) -> Encoding:
-    """The line of every amount cut into parts of equal length between -√3 and √3, as `bends` does with three."""
-    edges = math.sqrt(3) * np.linspace(-1, 1, n_parts + 1)
-    edges[0], edges[-1] = -np.inf, np.inf
-
-    def parts(line: np.ndarray) -> np.ndarray:
-        ends = list(itertools.pairwise(edges))
-        return np.column_stack([np.clip(line, low, high) - np.clip(0, low, high) for low, high in ends])
-
-    evenly = parts(math.sqrt(3) * np.linspace(-1, 1, 2001))
+def through(features: Features, encoding: Callable[[NumberColumn, np.ndarray], NumberColumn] | None = None) -> Encoding:
+    """Features of the line of every amount, from -√3 to √3 over its range, in its place, as `bends` has three."""
+    evenly = features(math.sqrt(3) * np.linspace(-1, 1, 2001))
+    square = float(np.mean(np.sum(evenly**2, axis=1)))
 
     def encode(table: Table) -> np.ndarray:
         blocks, usual = [], 0.0
         for column in table.schema.columns:
             cells = table.values[column.name]
             if isinstance(column, NumberColumn) and column.log:
-                line = (column if encoding is None else encoding(column, cells)).encode(cells)[:, 0]
-                blocks.append(parts(line))
-                usual += float(np.mean(np.sum(evenly**2, axis=1)))
+                blocks.append(features((column if encoding is None else encoding(column, cells)).encode(cells)[:, 0]))
+                usual += square
             else:
                 blocks.append(column.encode(cells))
                 usual += column.usual[0]
         return np.column_stack(blocks) / math.sqrt(usual)
 
     return encode
+
+
+def parts(n: int) -> Features:
+    """The line cut into parts of equal length."""
+    edges = math.sqrt(3) * np.linspace(-1, 1, n + 1)
+    edges[0], edges[-1] = -np.inf, np.inf
+    ends = list(itertools.pairwise(edges))
+    return lambda line: np.column_stack([np.clip(line, low, high) - np.clip(0, low, high) for low, high in ends])
+
+
+def beside_line(weight: float, *more: Callable[[np.ndarray], np.ndarray]) -> Features:
+    """The line at full weight, and what more there is at another; with mean square 1 and uncorrelated if values are
+    spread evenly."""
+
+    def plain(line: np.ndarray) -> np.ndarray:
+        return np.column_stack([np.ones_like(line), line, *(one(line) for one in more)])
+
+    evenly = plain(math.sqrt(3) * np.linspace(-1, 1, 2001))
+    turn = math.sqrt(len(evenly)) * np.linalg.inv(np.linalg.qr(evenly)[1])
+    weights = np.array([1.0] + [weight] * len(more))
+    return lambda line: (plain(line) @ turn)[:, 1:] * weights
+
+
+def circles(*chosen: tuple[float, float]) -> Features:
+    """Sine and centred cosine of angles along the line. Of each: the angle at its ends, and the mean square of both."""
+
+    def features(line: np.ndarray) -> np.ndarray:
+        found = []
+        for end, square in chosen:
+            mean, double = math.sin(end) / end, math.sin(2 * end) / (2 * end)
+            angle = end / math.sqrt(3) * line
+            found.append(math.sqrt(square / (1 - double)) * np.sin(angle))
+            found.append(math.sqrt(square / (1 + double - 2 * mean**2)) * (np.cos(angle) - mean))
+        return np.column_stack(found)
+
+    return features
+
+
+def effects(table: Table) -> np.ndarray:
+    """Of every amount what the label follows, at mean square 1: more than anybody can know."""
+    blocks = [
+        table.effects[column.name][:, None]
+        if isinstance(column, NumberColumn) and column.log
+        else column.encode(table.values[column.name])
+        for column in table.schema.columns
+    ]
+    return np.column_stack(blocks) / math.sqrt(sum(column.usual[0] for column in table.schema.columns))
 
 
 def with_amount(table: Table) -> np.ndarray:
@@ -170,16 +215,23 @@ def with_amount(table: Table) -> np.ndarray:
     return np.column_stack(blocks) / math.sqrt(usual)
 
 
+# at a third of the line and at two
+BENDS = [lambda line: np.maximum(line - 1 / math.sqrt(3), 0), lambda line: np.minimum(line + 1 / math.sqrt(3), 0)]
 # name: (encoding, share of the intercept)
 OF_AMOUNTS: dict[str, tuple[Encoding, float]] = {
     "as it is": (default, 0.5),
     "before schemas": (lambda table: encode_before(table.schema, table.values), 0.5),
     "logarithm and amount": (with_amount, 0.5),
-    "two parts": (parted(2), 0.5),
+    "two parts": (through(parts(2)), 0.5),
     "bends = true": (of_amounts(lambda column, _: dataclasses.replace(column, bends=True)), 0.5),
-    "four parts": (parted(4), 0.5),
+    "four parts": (through(parts(4)), 0.5),
+    "line and square": (through(beside_line(0.5, np.square)), 0.5),
+    "line and two bends": (through(beside_line(0.5, *BENDS)), 0.5),
+    "one circle": (through(circles((0.75 * math.pi, 1.0))), 0.5),
+    "two circles": (through(circles((0.6 * math.pi, 0.6), (1.2 * math.pi, 0.4))), 0.5),
     "what is usual is said": (of_amounts(told), 0.5),
-    "said, and three parts": (parted(3, told), 0.5),
+    "said, and three parts": (through(parts(3), told), 0.5),
+    "effects themselves": (effects, 0.5),
 }
 ALTERNATIVES: dict[str, tuple[Encoding, float]] = {
     "as it is": (default, 0.5),
@@ -270,23 +322,27 @@ def print_usefulness(count: int) -> None:
     print(f"| gain, points | {' | '.join(f'{100 * gain:+.1f}' for gain in gains.mean(axis=0))} |")
 
 
-def tables(count: int, *, amounts: bool = False) -> Iterator[Table]:
-    """`amounts`: in all of them, not in every other."""
+def tables(count: int, *, amounts: bool = False, alone: bool = False) -> Iterator[Table]:
+    """`amounts`: in all of them, not in every other. `alone`: nothing else."""
     for seed in range(1, 2 * count, 2) if amounts else range(count):
-        yield invented(np.random.default_rng(seed), amounts=bool(seed % 2))
+        yield invented(np.random.default_rng(seed), amounts=bool(seed % 2), alone=alone)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=60)
     parser.add_argument("--amounts", action="store_true", help="encodings of amounts, on tables with amounts")
+    parser.add_argument(
+        "--alone", action="store_true", help="encodings of amounts, on tables with one to six of them and nothing else"
+    )
     parser.add_argument("--useful", action="store_true", help="how much noise is too much")
     options = parser.parse_args()
     if options.useful:
         print_usefulness(options.tables)
         return
-    alternatives, noises = (OF_AMOUNTS, (1.0, *NOISES)) if options.amounts else (ALTERNATIVES, NOISES)
-    chosen = tables(options.tables, amounts=options.amounts)
+    of_amounts_only = options.amounts or options.alone
+    alternatives, noises = (OF_AMOUNTS, (1.0, *NOISES)) if of_amounts_only else (ALTERNATIVES, NOISES)
+    chosen = tables(options.tables, amounts=of_amounts_only, alone=options.alone)
     found = np.array([[areas(table, *words, noises) for words in alternatives.values()] for table in chosen])
     for title, by_table in (("l2 by the rule", found[..., 1]), ("l2 the best of three", found.max(axis=-1))):
         usual, before = by_table[:, 0], by_table[:, 1]
