@@ -55,7 +55,7 @@ def load_adult(*, preprocessing: str = "public", constant_column: bool = False) 
     """Adult: does a person earn more than 50,000 dollars a year? 45,222 complete rows in file order.
 
     The first 40,000 rows are `train`, the last 5,222 `test`.
-    preprocessing: "public" encodes by the public schema (105 features). "papers" is what the papers did: numbers
+    preprocessing: "public" encodes by the public schema (111 features). "papers" is what the papers did: numbers
         divided by their maximum and one feature for each category that occurs, both read off the complete rows
         (104 features).
     constant_column: append a feature that is always 1 (105 features with "papers", the number the papers print).
