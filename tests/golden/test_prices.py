@@ -584,7 +584,7 @@ def test_an_accountant_has_a_name():
         accountants.epsilon([(Gaussian(1.0), 1)], 1e-5, "zcdp")
 
 
-@pytest.mark.parametrize("needed", [1e-9, 0.3, 0.75, 1.0, 5.0, 1e6])
+@pytest.mark.parametrize("needed", [2.0**-50, 1e-9, 0.3, 0.75, 1.0, 5.0, 1e6, 2.0**50])
 def test_the_least_noise_is_found_from_either_side(needed):
     found = accountants.least_noise(lambda factor: needed / factor, 1.0)
     assert needed <= found <= needed * (1 + 1e-9)

@@ -22,7 +22,7 @@ from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
-from coterie.privacy.moments import Moments, derivatives_size, free_curvature, packed_size, unpacked
+from coterie.privacy.moments import Moments, _packed, derivatives_size, free_curvature, packed_size, unpacked
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Records, Squared
 from coterie.promise import Privacy
@@ -284,6 +284,16 @@ def test_what_cannot_be_had_is_refused_in_a_sentence():
         Moments(multipliers=(1.0,), curvature_weight=2.0)
     with pytest.raises(InputError, match=r"inference: got 1\.5"):
         rules.Wanted(share=1.5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 333])
+def test_what_is_packed_stands_where_it_is_looked_for(p):
+    """Rows and columns that a step works out of a place, against those of NumPy."""
+    matrix = np.arange(float(p * p)).reshape(p, p)
+    rows, columns = np.triu_indices(p)
+    with jax.enable_x64(True):
+        packed = _packed(jnp.asarray(matrix))
+    np.testing.assert_allclose(packed, matrix[rows, columns] * np.where(rows == columns, 1, 2**0.5), rtol=1e-15)
 
 
 def test_packing_keeps_norms():
