@@ -405,6 +405,60 @@ def test_entries_that_make_no_sense_are_refused_even_when_chained(plain, number,
         Ledger.open(plain)
 
 
+@pytest.fixture(scope="module")
+def booked():
+    """What the entries of a ledger say that was made, and in which a run of five rounds was reserved."""
+    with Ledger.create(None) as ledger:
+        reserve(ledger)
+        return [(entry.kind, entry.content) for entry in ledger.entries()]
+
+
+def replayed(steps):
+    """Entries that are chained as they have to be, whatever they say."""
+    state = entries.State()
+    for number, (kind, content) in enumerate(steps, 1):
+        previous = None if state.hash is None else state.hash.hex()
+        text = entries.canonical({**content, "kind": kind, "time": 1.0, "sqlite": "3.45.0", "previous": previous})
+        state.add(number, text, hashlib.sha256(text.encode()).digest(), None)
+    return state.runs["run"]
+
+
+def committed(t):
+    return "committed", {"run": "run", "round": t, "request": "request", "reply": "00"}
+
+
+BACK, ENDED = (("given-back", {"run": "run"}), ("ended", {"run": "run"}))
+
+
+@pytest.mark.parametrize("steps", [[], [committed(0)], [committed(0), committed(4)], [committed(2), ENDED], [BACK]])
+def test_what_may_follow_a_reservation(booked, steps):
+    run = replayed([*booked, *steps])
+    assert (run.given_back, run.ended) == (BACK in steps, ENDED in steps)
+    assert list(run.committed) == [content["round"] for kind, content in steps if kind == "committed"]
+
+
+OUT_OF_ORDER = {
+    "a price given back for rounds that were released": [committed(0), BACK],
+    "a price given back twice": [BACK, BACK],
+    "a price given back for a run that was charged and has ended": [committed(0), ENDED, BACK],
+    "a round without a price": [BACK, committed(0)],
+    "a round after the end": [ENDED, committed(0)],
+    "an end of what was given back": [BACK, ENDED],
+    "an end twice": [ENDED, ENDED],
+    "a round twice": [committed(0), committed(0)],
+    "a round before the last one": [committed(3), committed(2)],
+    "a round beyond the last one": [committed(5)],
+    "a round before the first one": [committed(-1)],
+}
+
+
+@pytest.mark.parametrize("steps", OUT_OF_ORDER.values(), ids=OUT_OF_ORDER.keys())
+def test_entries_in_an_order_that_makes_no_sense_are_refused_even_when_chained(booked, steps):
+    replayed([*booked, *steps[:-1]])
+    with pytest.raises(ValueError, match="was not to be"):
+        replayed([*booked, *steps])
+
+
 def test_what_was_chained_anew_is_found_by_signature_and_by_receipt(tmp_path):
     cheap = {"price": {**PRICE.to_dict(), "epsilon": 0.1}}
     signed = filled(tmp_path / "ledger", KEY)
