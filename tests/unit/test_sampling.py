@@ -179,6 +179,17 @@ def _rest(u):
     return lambda row, column, k: u & (2**192 - 1) if k == 0 else 0
 
 
+def test_a_number_after_another_asks_for_bits_of_its_own():
+    asked = []
+    number = noise._Number(np.zeros((1, 1), np.int64), 0, 0, lambda row, column, k: asked.append(k) or 1)
+    for _ in range(3):
+        number.extend()
+        number.extend()
+        number = number.another()
+        assert (number.bits, number.known) == (0, 0)
+    assert asked == [0, 1, 2**20, 2**20 + 1, 2**21, 2**21 + 1]
+
+
 def test_unrounded_draws_are_as_near_as_they_say():
     rng = np.random.default_rng(5)
     many, more = words(rng, 40, 12), hashed_more(rng)
