@@ -116,7 +116,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "statistical/test_release_noise.py",
         "leaks/test_every_door.py",
         "sites/test_parity.py",
-        "unit/test_xla_settings.py",
     ),
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
     "network/channels.py": ("unit/test_pairs.py", "unit/test_grid.py", "statistical/test_release_noise.py"),

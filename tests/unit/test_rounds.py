@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import NoisyGradientDescent
+from coterie.engines import rounds
 from coterie.engines.rounds import Inputs, _lengthen, _where, at_a_time
 from coterie.network.channels import Broadcast, Curator
 from coterie.network.topology import EVERYBODY_WORKS, Poisson
@@ -64,11 +65,11 @@ def test_a_transcript_has_room_for_the_round_in_which_most_parties_work(channel)
 @pytest.mark.parametrize("n_plans", [1, 2, 3])
 @pytest.mark.parametrize("channel", [Broadcast(), Curator()])
 def test_plans_side_by_side_draw_what_each_would_draw_alone_and_without_a_seed_no_two_alike(channel, n_plans):
-    rounds, repeats, plan = 4, 2, descent(channel, 4)
+    n_rounds, repeats, plan = 4, 2, descent(channel, 4)
 
     def drawn(n_plans, source):
-        release, _ = Inputs([plan] * n_plans, source, repeats, None, rounds).block(0, rounds, {}).noise
-        assert release.shape[:2] == (rounds, repeats * n_plans)
+        release, _ = Inputs([plan] * n_plans, source, repeats, None, n_rounds).block(0, n_rounds, {}).noise
+        assert release.shape[:2] == (n_rounds, repeats * n_plans)
         return release
 
     alone = drawn(1, Seeded(3))
@@ -76,3 +77,26 @@ def test_plans_side_by_side_draw_what_each_would_draw_alone_and_without_a_seed_n
         np.testing.assert_array_equal(of_plan, alone)
     unlike = drawn(n_plans, SystemEntropy())
     assert len(np.unique(unlike)) == unlike.size == alone.size * n_plans
+
+
+# --- settings of XLA --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", ["--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=true", None])
+def test_whoever_has_one_of_these_settings_keeps_all_of_theirs(own, monkeypatch):
+    monkeypatch.setattr(rounds, "version", lambda _: "0.10.2")
+    monkeypatch.setattr(rounds.jax, "default_backend", lambda: "cpu")
+    if own is None:
+        monkeypatch.delenv("XLA_FLAGS", raising=False)
+        assert set(rounds.simple_code()) == {"xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"}
+    else:
+        monkeypatch.setenv("XLA_FLAGS", own)
+        assert rounds.simple_code() is None
+
+
+@pytest.mark.parametrize(("backend", "release"), [("cpu", "0.99.0"), ("gpu", "0.10.2")])
+def test_where_they_were_not_tried_defaults_are_kept(backend, release, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(rounds, "version", lambda _: release)
+    monkeypatch.setattr(rounds.jax, "default_backend", lambda: backend)
+    assert rounds.simple_code() is None
