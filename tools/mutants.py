@@ -83,7 +83,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "privacy/objective.py": ACCOUNTING,
     "privacy/proximal.py": ("unit/test_steps_of_grants.py", *ACCOUNTING, *DOORS),
-    "privacy/image.py": (*ACCOUNTING, "property/test_fixed_point_views.py"),
+    "privacy/image.py": (*ACCOUNTING, "unit/test_steps_of_grants.py", "property/test_fixed_point_views.py"),
     "privacy/release.py": DOORS,
     "privacy/noise.py": (
         "golden/test_prices.py",

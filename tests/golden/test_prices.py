@@ -477,6 +477,13 @@ def test_noise_on_the_image_of_a_minimiser(adjacency):
     assert (grant.scales.curvature, grant.scales.row_norm) == (about(1 / ETA), pytest.approx(2 * X, **nearly))
 
 
+def test_a_matrix_whose_columns_depend_on_each_other_hides_nothing():
+    """Along what it maps to zero a minimiser would be as far away as it likes."""
+    for dependent in (np.ones((3, 2)), np.zeros((2, 2)), np.eye(2, 3)):
+        with pytest.raises(PrivacyPreconditionError, match="full column rank is needed"):
+            ImageNoise(A=dependent, prox_step=ETA, noise_multiplier=MULTIPLIER)
+
+
 def test_what_a_proximal_step_cannot_be():
     for relaxation in (0.0, -0.5, 1.5):
         with pytest.raises(InputError, match=r"a number in \(0, 1\] is needed"):

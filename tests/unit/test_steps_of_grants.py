@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from coterie.privacy.events import Unprotected
+from coterie.privacy.image import ImageGrant, ImageScales
 from coterie.privacy.mechanisms import STEPS, ArgminGrant, ArgminScales, GradientSumGrant, SumScales, issue
 from coterie.privacy.proximal import MoveGrant, ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import unit_noise
@@ -111,6 +112,28 @@ def test_a_sum_of_gradients_has_none_that_is_longer_than_the_clip(coordinates):
     expected = (weight[:, None] * each * np.minimum(1.0, clip / lengths)[:, None]).sum(axis=0)
     found = grant.gradient(PROBLEM, shard, at=CENTRE, coordinates=coordinates)
     np.testing.assert_allclose(found.value, expected, rtol=1e-10, atol=1e-12)
+
+
+def image(row_norm, tolerance=1e-9):
+    scales = ImageScales(CURVATURE, row_norm, noise_std=0.4, steps=STEPS, tolerance=tolerance)
+    return issue(ImageGrant, Unprotected(), priced_for=PROBLEM, **scales._asdict())
+
+
+@pytest.mark.parametrize("some_are_longer", [False, True])
+def test_in_whatever_basis_rows_count_as_long_as_was_priced(some_are_longer):
+    shard, basis, target = records(6), RNG.normal(size=(D, D)), RNG.normal(size=D)
+    rows = shard.X @ basis
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    row_norm = np.median(lengths) if some_are_longer else 2 * lengths.max()
+    rows = rows * np.minimum(1.0, row_norm / lengths)
+    weighted = rows.T * shard.weight
+    expected = np.linalg.solve(weighted @ rows + CURVATURE * np.eye(D), weighted @ shard.y + CURVATURE * target)
+    unit = np.rint(RNG.normal(size=D) * STEPS) / STEPS
+    released = image(row_norm).noised_solution(PROBLEM, shard, unit_noise(unit, unit), target=target, basis=basis)
+    np.testing.assert_allclose(released.value, expected + 0.4 * unit, rtol=1e-7)
+    missed = image(row_norm, tolerance=-1.0)
+    given = missed.noised_solution(PROBLEM, shard, unit_noise(unit, unit), target=target, basis=basis)
+    assert np.isnan(given.value).all()
 
 
 @pytest.mark.parametrize("n", [1, 5])
