@@ -84,9 +84,10 @@ def test_a_party_whose_records_say_nothing_stays_out_where_moves_are_clipped(rad
     assert np.array_equal(kept, STATE) == stays_out
 
 
-def test_a_noised_objective_has_its_minimum_where_its_gradient_is_zero():
+@pytest.mark.parametrize("extra_l2", [0.0, 0.1, 0.3])
+def test_a_noised_objective_has_its_minimum_where_its_gradient_is_zero(extra_l2):
     """Of the problem, (linear + noise) . f, curvature/2 |f - target|² and extra_l2/2 |f|²; output noise on top."""
-    scales = ArgminScales(CURVATURE, 0.3, noise_scale=0.5, output_scale=1e-3, steps=STEPS, tolerance=1e-9)
+    scales = ArgminScales(CURVATURE, extra_l2, noise_scale=0.5, output_scale=1e-3, steps=STEPS, tolerance=1e-9)
     problem = Problem(loss=Squared(), regulariser=L2(SHARE_OF_L2), record_weight=1.0)
     grant = issue(ArgminGrant, Unprotected(), priced_for=problem, **scales._asdict())
     shard, linear, target = records(5), RNG.normal(size=D), RNG.normal(size=D)
@@ -95,7 +96,7 @@ def test_a_noised_objective_has_its_minimum_where_its_gradient_is_zero():
     f = np.asarray(released.value) - 1e-3 * output
     X, y, weight = shard
     gradient = X.T @ (weight * (X @ f - y)) + SHARE_OF_L2 * f + linear + 0.5 * inside
-    np.testing.assert_allclose(gradient + CURVATURE * (f - target) + 0.3 * f, 0.0, atol=1e-7)
+    np.testing.assert_allclose(gradient + CURVATURE * (f - target) + extra_l2 * f, 0.0, atol=1e-7)
 
 
 @pytest.mark.parametrize("coordinates", [None, np.array([1.0, 0.0, 1.0])])
