@@ -474,6 +474,15 @@ def test_what_was_chained_anew_is_found_by_signature_and_by_receipt(tmp_path):
         ledger.verify(receipt)
 
 
+@pytest.mark.parametrize(("number", "change"), [(2, {"what": "something else"}), (4, {"round": 2})])
+def test_whatever_was_chained_anew_is_found_when_a_signed_ledger_is_opened(number, change, tmp_path):
+    """Only the last signature is looked at then, which covers all that came before."""
+    signed = filled(tmp_path / "ledger", KEY)
+    chained(signed, number, change)
+    with pytest.raises(InputError, match="signature is not the owner's"):
+        Ledger.open(signed)
+
+
 def found_or_not(path, receipt):
     """Whether `verify` notices that something is wrong."""
     for ending in ("-wal", "-shm"):
