@@ -575,6 +575,20 @@ def test_a_file_that_was_cut_off_or_added_to_is_found(path):
         assert found_or_not(path, receipt), len(content)
 
 
+@pytest.mark.parametrize("log", [None, b"", b"a page"])
+def test_a_file_is_shorter_than_its_pages_only_while_some_wait_in_its_log(log, tmp_path):
+    file = tmp_path / "ledger"
+    if log is not None:
+        file.with_name("ledger-wal").write_bytes(log)
+    accepted = set()
+    for length in range(4):
+        file.write_bytes(bytes(length))
+        with contextlib.suppress(ValueError):
+            Ledger._check_length(file, 2)
+            accepted.add(length)
+    assert accepted == ({1, 2} if log else {2})
+
+
 @pytest.mark.parametrize("mask", [1, 255])
 def test_edits_of_what_is_not_yet_in_the_file_itself_are_found(tmp_path, mask):
     """The newest entries lie in the write-ahead log until they are moved; a damaged log is taken for a shorter one."""

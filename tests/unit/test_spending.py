@@ -103,9 +103,9 @@ def test_a_broken_file_is_refused_and_left_alone(tmp_path):
     assert path.read_text() == "{not a ledger"
 
 
-@pytest.mark.parametrize("limit", [1.0, (0.0, 0.1), (1.0, 1.0), ("a", 1), (1.0, 0.1, 2)])
+@pytest.mark.parametrize("limit", [1.0, (0.0, 0.1), (1.0, 1.0), (1.0, -0.1), (math.nan, 0.1), ("a", 1), (1.0, 0.1, 2)])
 def test_bad_limits_are_refused(limit):
-    with pytest.raises(InputError, match="limit: got"):
+    with pytest.raises(InputError, match=r"limit: got .* a pair \(epsilon > 0, 0 <= delta < 1\) is needed$"):
         Spending(limit=limit)
 
 
