@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -659,3 +660,15 @@ def test_on_a_wheel_whose_hub_has_more_partners_nobody_is_exposed(most_numbers, 
     assert found <= 1 + 1e-9
     if most_numbers > 1:
         assert found == pytest.approx(1.0, rel=1e-9)
+
+
+def test_where_a_graph_nearly_falls_apart_its_weakest_cut_counts(monkeypatch):
+    """Four who all know each other, four others, and one pair between them: only the second eigenvalue is small."""
+    monkeypatch.setattr(pairs, "MOST_NUMBERS", 1)
+    edges = [(j + k, i + k) for k in (0, 4) for i in range(4) for j in range(i)] + [(3, 4)]
+    graph = make_topology(edges, 8)
+    noise = pairs.solve.__wrapped__(graph, 0, 256.0)
+    assert exposed(graph, noise, 0) <= 1 + 1e-9
+    eigenvalues = np.linalg.eigvalsh(np.diag(graph.degrees) - nx.to_numpy_array(graph.graph))
+    assert eigenvalues[1] < eigenvalues[2] / 5
+    assert pairs._algebraic_connectivity(graph) == pytest.approx(eigenvalues[1])

@@ -8,6 +8,7 @@ import pickle
 import pytest
 from sklearn.base import clone
 
+from coterie import spending
 from coterie.errors import InputError
 from coterie.spending import BudgetError, Spending, Terms
 
@@ -115,3 +116,13 @@ def test_bad_charges_are_refused(epsilon, delta):
     with pytest.raises(InputError, match="epsilon, delta: got"):
         charge(ledger, epsilon=epsilon, delta=delta)
     assert ledger.charges == ()
+
+
+@pytest.mark.parametrize("earlier", [-1, 0, 1, 3])
+def test_a_table_of_many_charges_says_how_many_it_leaves_out(earlier):
+    ledger = Spending()
+    for k in range(spending.MOST_SHOWN + earlier):
+        charge(ledger, what=f"charge {k}")
+    table = ledger._repr_html_()
+    assert (f"{earlier} earlier charges" in table) == ("earlier" in table) == (earlier > 0)
+    assert table.count("charge ") == min(spending.MOST_SHOWN, spending.MOST_SHOWN + earlier)
