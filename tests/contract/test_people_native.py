@@ -12,7 +12,7 @@ from coterie.algorithms import SumNoisedADMM
 from coterie.data import Federation
 from coterie.engines import in_process, people
 from coterie.engines.in_process import Paths, Work, choose
-from coterie.errors import LocalSolveError
+from coterie.errors import LeakError, LocalSolveError
 from coterie.network.channels import Curator, SecureSum
 from coterie.network.topology import EVERYBODY_WORKS, Cyclic, Poisson, Sample
 from coterie.plan import Plan
@@ -171,6 +171,21 @@ def test_a_step_that_misses_the_tolerance_is_not_released(crowd, monkeypatch):
     monkeypatch.setattr(people, "check_kernel", lambda: None)
     with pytest.raises(LocalSolveError, match="round 0"):
         run(make_plan(crowd), crowd, noise=Seeded(2))
+
+
+@pytest.mark.parametrize(("name", "factor"), [("curvature", 1.25), ("l2", 3.0), ("relaxation", 1.25), ("radius", 1.25)])
+def test_a_kernel_that_moves_people_otherwise_is_refused(name, factor, monkeypatch):
+    """Also where it is not far off."""
+    made = for_engines.PeopleMoves.__init__
+
+    def otherwise(self, *given):
+        made(self, *given)
+        self.scales = self.scales._replace(**{name: factor * getattr(self.scales, name)})
+
+    for_engines.check_kernel.__wrapped__()
+    monkeypatch.setattr(for_engines.PeopleMoves, "__init__", otherwise)
+    with pytest.raises(LeakError, match="not those that their grant prices"):
+        for_engines.check_kernel.__wrapped__()
 
 
 @pytest.mark.parametrize("radius", [0.2, np.inf])

@@ -285,6 +285,12 @@ def test_group_loss_satisfies_the_group_inequality(ratio, size):
     assert grouped >= accountants.gaussian_epsilon([(Gaussian(ratio=size * ratio), 1)], delta)
 
 
+@pytest.mark.parametrize("alone", [0.0, 1.0, 0.7])
+def test_a_group_loses_so_often_what_one_record_loses_at_any_delta(alone):
+    """Also where that is nothing."""
+    assert accountants.group_epsilon(lambda delta: alone, 1e-6, 3) == 3 * alone
+
+
 def test_a_group_of_one_is_one_record():
     ledger = [(Gaussian(ratio=0.3), 4)]
     assert accountants.group_epsilon(lambda d: accountants.rdp_epsilon(ledger, d), 1e-6, 1) == accountants.rdp_epsilon(

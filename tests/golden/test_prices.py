@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -477,6 +478,13 @@ def test_noise_on_the_image_of_a_minimiser(adjacency):
     assert (grant.scales.curvature, grant.scales.row_norm) == (about(1 / ETA), pytest.approx(2 * X, **nearly))
 
 
+def test_a_matrix_whose_columns_depend_on_each_other_hides_nothing():
+    """Along what it maps to zero a minimiser would be as far away as it likes."""
+    for dependent in (np.ones((3, 2)), np.zeros((2, 2)), np.eye(2, 3)):
+        with pytest.raises(PrivacyPreconditionError, match="full column rank is needed"):
+            ImageNoise(A=dependent, prox_step=ETA, noise_multiplier=MULTIPLIER)
+
+
 def test_what_a_proximal_step_cannot_be():
     for relaxation in (0.0, -0.5, 1.5):
         with pytest.raises(InputError, match=r"a number in \(0, 1\] is needed"):
@@ -584,7 +592,7 @@ def test_an_accountant_has_a_name():
         accountants.epsilon([(Gaussian(1.0), 1)], 1e-5, "zcdp")
 
 
-@pytest.mark.parametrize("needed", [1e-9, 0.3, 0.75, 1.0, 5.0, 1e6])
+@pytest.mark.parametrize("needed", [2.0**-50, 1e-9, 0.3, 0.75, 1.0, 5.0, 1e6, 2.0**50])
 def test_the_least_noise_is_found_from_either_side(needed):
     found = accountants.least_noise(lambda factor: needed / factor, 1.0)
     assert needed <= found <= needed * (1 + 1e-9)
@@ -652,3 +660,15 @@ def test_on_a_wheel_whose_hub_has_more_partners_nobody_is_exposed(most_numbers, 
     assert found <= 1 + 1e-9
     if most_numbers > 1:
         assert found == pytest.approx(1.0, rel=1e-9)
+
+
+def test_where_a_graph_nearly_falls_apart_its_weakest_cut_counts(monkeypatch):
+    """Four who all know each other, four others, and one pair between them: only the second eigenvalue is small."""
+    monkeypatch.setattr(pairs, "MOST_NUMBERS", 1)
+    edges = [(j + k, i + k) for k in (0, 4) for i in range(4) for j in range(i)] + [(3, 4)]
+    graph = make_topology(edges, 8)
+    noise = pairs.solve.__wrapped__(graph, 0, 256.0)
+    assert exposed(graph, noise, 0) <= 1 + 1e-9
+    eigenvalues = np.linalg.eigvalsh(np.diag(graph.degrees) - nx.to_numpy_array(graph.graph))
+    assert eigenvalues[1] < eigenvalues[2] / 5
+    assert pairs._algebraic_connectivity(graph) == pytest.approx(eigenvalues[1])

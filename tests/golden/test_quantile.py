@@ -8,6 +8,7 @@ interval: Lagrange's remainder, with every rounding accounted for.
 
 import itertools
 
+import mpmath
 import numpy as np
 import pytest
 from flint import arb, arb_series, ctx
@@ -123,3 +124,17 @@ def test_computed_values_keep_the_whole_bound():
 def _exact(end):
     """Phi^-1(1/2 + end 2^-64)."""
     return arb(2).sqrt() * (2 * arb(end) / arb(2) ** 64).erfinv()
+
+
+@pytest.mark.parametrize("bits", [100, 150, 300, 1200])
+@pytest.mark.parametrize("p", ["0.5", "0.3", "0.999", "1e-20", "1e-310", "1e-5000"])
+def test_in_doubt_it_is_exact_to_as_many_bits_as_are_asked_for(p, bits):
+    """A step that only doubled the digits would end too early, for the last one is taken to treble them."""
+    mp = mpmath.MPContext()
+    mp.prec = bits
+    at = mp.mpf(p)
+    found = noise._inverse(mp, at)
+    # z from its own probability, to twice the bits: |z - found| <= |Phi(found) - p| / phi(found), but for its square
+    mp.prec = 2 * bits + 40
+    off = abs(mp.erfc(-found / mp.sqrt(2)) / 2 - at) / (mp.exp(-(found**2) / 2) / mp.sqrt(2 * mp.pi))
+    assert off <= mp.ldexp(1 + abs(found), 8 - bits)

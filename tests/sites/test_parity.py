@@ -7,6 +7,7 @@ import pytest
 from made import ALGORITHMS, DATA, NAMES, approved, direct, make_sites, plan_of
 
 from coterie.engines.in_process import run
+from coterie.errors import InputError
 from coterie.inference import Columns, Releasing, release_moments
 from coterie.privacy.moments import Moments
 from coterie.privacy.noise import Seeded
@@ -91,6 +92,13 @@ def test_moments_are_those_of_one_process(kind, tmp_path):
     assert [entry["statement"]["party"] for entry in signed["signed"]] == list(plan.facts.parties)
     committed = sites[0].ledger.reservation(proposal.digest).committed
     assert {*range(plan.n_rounds, plan.n_rounds + 3)} <= {*committed}
+
+
+def test_who_takes_moments_says_where(tmp_path):
+    proposal, keys = approved(with_moments("gradient"), sites := make_sites(tmp_path / "sites"))
+    with pytest.raises(InputError, match="course_of: got none for a plan with moments"):
+        Coordinator(proposal, keys, direct(sites), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_moments_leave_a_site_once_whatever_model_is_asked_for(tmp_path):

@@ -65,6 +65,18 @@ def test_the_same_run_with_something_else_is_refused(ledger, change):
     assert len(list(ledger.entries())) == 2
 
 
+@pytest.mark.parametrize("name", ["run", "data", "plan", "what", "by"])
+def test_texts_are_at_most_so_long_and_can_be_printed(ledger, name):
+    texts = {"run": "a run", name: "x" * entries.LONGEST_TEXT}
+    reserve(ledger, texts.pop("run"), **texts)
+    refused = ["x" * (entries.LONGEST_TEXT + 1), "a\nb", 3, None, *([] if name in ("what", "by") else [""])]
+    for wrong in refused:
+        texts = {"run": "another run", name: wrong}
+        with pytest.raises(InputError, match=f"{name}: got"):
+            reserve(ledger, texts.pop("run"), **texts)
+    assert len(list(ledger.entries())) == 2
+
+
 def test_reservations_count_before_anything_was_released(ledger):
     reserve(ledger, "first")
     reserve(ledger, "second")

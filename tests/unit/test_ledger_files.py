@@ -405,6 +405,60 @@ def test_entries_that_make_no_sense_are_refused_even_when_chained(plain, number,
         Ledger.open(plain)
 
 
+@pytest.fixture(scope="module")
+def booked():
+    """What the entries of a ledger say that was made, and in which a run of five rounds was reserved."""
+    with Ledger.create(None) as ledger:
+        reserve(ledger)
+        return [(entry.kind, entry.content) for entry in ledger.entries()]
+
+
+def replayed(steps):
+    """Entries that are chained as they have to be, whatever they say."""
+    state = entries.State()
+    for number, (kind, content) in enumerate(steps, 1):
+        previous = None if state.hash is None else state.hash.hex()
+        text = entries.canonical({**content, "kind": kind, "time": 1.0, "sqlite": "3.45.0", "previous": previous})
+        state.add(number, text, hashlib.sha256(text.encode()).digest(), None)
+    return state.runs["run"]
+
+
+def committed(t):
+    return "committed", {"run": "run", "round": t, "request": "request", "reply": "00"}
+
+
+BACK, ENDED = (("given-back", {"run": "run"}), ("ended", {"run": "run"}))
+
+
+@pytest.mark.parametrize("steps", [[], [committed(0)], [committed(0), committed(4)], [committed(2), ENDED], [BACK]])
+def test_what_may_follow_a_reservation(booked, steps):
+    run = replayed([*booked, *steps])
+    assert (run.given_back, run.ended) == (BACK in steps, ENDED in steps)
+    assert list(run.committed) == [content["round"] for kind, content in steps if kind == "committed"]
+
+
+OUT_OF_ORDER = {
+    "a price given back for rounds that were released": [committed(0), BACK],
+    "a price given back twice": [BACK, BACK],
+    "a price given back for a run that was charged and has ended": [committed(0), ENDED, BACK],
+    "a round without a price": [BACK, committed(0)],
+    "a round after the end": [ENDED, committed(0)],
+    "an end of what was given back": [BACK, ENDED],
+    "an end twice": [ENDED, ENDED],
+    "a round twice": [committed(0), committed(0)],
+    "a round before the last one": [committed(3), committed(2)],
+    "a round beyond the last one": [committed(5)],
+    "a round before the first one": [committed(-1)],
+}
+
+
+@pytest.mark.parametrize("steps", OUT_OF_ORDER.values(), ids=OUT_OF_ORDER.keys())
+def test_entries_in_an_order_that_makes_no_sense_are_refused_even_when_chained(booked, steps):
+    replayed([*booked, *steps[:-1]])
+    with pytest.raises(ValueError, match="was not to be"):
+        replayed([*booked, *steps])
+
+
 def test_what_was_chained_anew_is_found_by_signature_and_by_receipt(tmp_path):
     cheap = {"price": {**PRICE.to_dict(), "epsilon": 0.1}}
     signed = filled(tmp_path / "ledger", KEY)
@@ -418,6 +472,15 @@ def test_what_was_chained_anew_is_found_by_signature_and_by_receipt(tmp_path):
     chained(unsigned, 2, cheap)
     with Ledger.open(unsigned) as ledger, pytest.raises(InputError, match="went back"):
         ledger.verify(receipt)
+
+
+@pytest.mark.parametrize(("number", "change"), [(2, {"what": "something else"}), (4, {"round": 2})])
+def test_whatever_was_chained_anew_is_found_when_a_signed_ledger_is_opened(number, change, tmp_path):
+    """Only the last signature is looked at then, which covers all that came before."""
+    signed = filled(tmp_path / "ledger", KEY)
+    chained(signed, number, change)
+    with pytest.raises(InputError, match="signature is not the owner's"):
+        Ledger.open(signed)
 
 
 def found_or_not(path, receipt):
@@ -510,6 +573,20 @@ def test_a_file_that_was_cut_off_or_added_to_is_found(path):
     for content in (whole + b"x", whole + bytes(4096), whole[:-1], whole[:4096], whole[:100], whole[:50]):
         path.write_bytes(content)
         assert found_or_not(path, receipt), len(content)
+
+
+@pytest.mark.parametrize("log", [None, b"", b"a page"])
+def test_a_file_is_shorter_than_its_pages_only_while_some_wait_in_its_log(log, tmp_path):
+    file = tmp_path / "ledger"
+    if log is not None:
+        file.with_name("ledger-wal").write_bytes(log)
+    accepted = set()
+    for length in range(4):
+        file.write_bytes(bytes(length))
+        with contextlib.suppress(ValueError):
+            Ledger._check_length(file, 2)
+            accepted.add(length)
+    assert accepted == ({1, 2} if log else {2})
 
 
 @pytest.mark.parametrize("mask", [1, 255])

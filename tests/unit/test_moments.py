@@ -2,6 +2,10 @@
 
 import dataclasses
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +21,13 @@ from coterie.engines.moments import (
     derivatives_of,
     noise_std,
     release,
+    release_on_ranks,
 )
 from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
-from coterie.privacy.moments import Moments, derivatives_size, free_curvature, packed_size, unpacked
+from coterie.privacy.moments import Moments, _packed, derivatives_size, free_curvature, packed_size, unpacked
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Records, Squared
 from coterie.promise import Privacy
@@ -120,6 +125,50 @@ def test_noise_on_the_sum_is_what_is_said(trust):
         assert noise_std(plan, 1) == pytest.approx(expected * one)
     else:
         assert 1.0 <= noise_std(plan, 1) / one < 1.1
+
+
+class Ranks:
+    """Processes of a cluster, as threads: what MPI does of `allgather`, `Reduce` and `Bcast`."""
+
+    def __init__(self, size):
+        self.sent, self.all_here = [None] * size, threading.Barrier(size, timeout=100)
+
+    def at(self, rank):
+        reduce, broadcast = partial(self.reduce, rank), partial(self.broadcast, rank)
+        return SimpleNamespace(rank=rank, allgather=partial(self.allgather, rank), Reduce=reduce, Bcast=broadcast)
+
+    def allgather(self, rank, value):
+        self.sent[rank] = value
+        self.all_here.wait()
+        everything = list(self.sent)
+        self.all_here.wait()
+        return everything
+
+    def reduce(self, rank, value, total, root):
+        everything = self.allgather(rank, value)
+        if rank == root:
+            total[...] = sum(everything)
+
+    def broadcast(self, rank, value, root):
+        sent = self.allgather(rank, value.copy())
+        value[...] = sent[root]
+
+
+@pytest.mark.parametrize("trust", ["none", "curator", "secure-sum"])
+def test_processes_of_a_cluster_release_what_one_process_does(trust):
+    """The noise of a sum is added once, whoever holds which parties."""
+    federation = federation_of(Logistic())
+    plan, ranks = plan_of(Logistic(), federation, trust=trust), Ranks(2)
+    f = np.random.default_rng(1).normal(size=3)
+
+    def at_rank(rank, own):
+        shards = [federation.shards[party] for party in own]
+        return release_on_ranks(plan, own, shards, 1, f, Seeded(4), ranks.at(rank))
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(at_rank, range(2), [[0, 1], [2]]))
+    for values in found:
+        np.testing.assert_allclose(values, release(plan, federation, 1, f, Seeded(4)), rtol=0, atol=1e-9)
 
 
 def parts_of(plan, purpose, X, y, f):
@@ -284,6 +333,16 @@ def test_what_cannot_be_had_is_refused_in_a_sentence():
         Moments(multipliers=(1.0,), curvature_weight=2.0)
     with pytest.raises(InputError, match=r"inference: got 1\.5"):
         rules.Wanted(share=1.5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 333])
+def test_what_is_packed_stands_where_it_is_looked_for(p):
+    """Rows and columns that a step works out of a place, against those of NumPy."""
+    matrix = np.arange(float(p * p)).reshape(p, p)
+    rows, columns = np.triu_indices(p)
+    with jax.enable_x64(True):
+        packed = _packed(jnp.asarray(matrix))
+    np.testing.assert_allclose(packed, matrix[rows, columns] * np.where(rows == columns, 1, 2**0.5), rtol=1e-15)
 
 
 def test_packing_keeps_norms():

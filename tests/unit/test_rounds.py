@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import NoisyGradientDescent
-from coterie.engines.rounds import _lengthen, _where, at_a_time
+from coterie.engines import rounds
+from coterie.engines.rounds import Inputs, _lengthen, _where, at_a_time
 from coterie.network.channels import Broadcast, Curator
-from coterie.network.topology import Poisson
+from coterie.network.topology import EVERYBODY_WORKS, Poisson
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
+from coterie.privacy.noise import Seeded, SystemEntropy
 from coterie.problems import L2, Logistic, Problem
 from coterie.values import Facts
 
@@ -39,18 +41,62 @@ def test_as_many_repeats_run_at_a_time_as_fit(most_bytes, repeats, monkeypatch):
     assert at_a_time(12, 10, 5, most_bytes) == 12
 
 
-@pytest.mark.parametrize("channel", [Broadcast(), Curator()])
-def test_a_transcript_has_room_for_the_round_in_which_most_parties_work(channel):
+def descent(channel, rounds, selection=EVERYBODY_WORKS):
     facts = Facts(parties=tuple("abcdef"), sizes=(5,) * 6, n_features=2, row_norm=1.0, labels=("no", "yes"))
     algorithm = NoisyGradientDescent(
         mechanism=GaussianGradient(noise_multiplier=1.0),
         regulariser=L2(1.0),
         step=0.1,
         channel=channel,
-        selection=Poisson(probability=0.5, seed=1),
+        selection=selection,
     )
     problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
-    plan = Plan.make(algorithm, problem, "complete", facts, rounds=20, adjacency="replace-one")
+    return Plan.make(algorithm, problem, "complete", facts, rounds=rounds, adjacency="replace-one")
+
+
+@pytest.mark.parametrize("channel", [Broadcast(), Curator()])
+def test_a_transcript_has_room_for_the_round_in_which_most_parties_work(channel):
+    plan = descent(channel, 20, Poisson(probability=0.5, seed=1))
     working = plan.participation.sum(axis=1)
     assert working.max() > working.min() + 1
     assert plan.release_width == (1 if isinstance(channel, Curator) else working.max())
+
+
+@pytest.mark.parametrize("n_plans", [1, 2, 3])
+@pytest.mark.parametrize("channel", [Broadcast(), Curator()])
+def test_plans_side_by_side_draw_what_each_would_draw_alone_and_without_a_seed_no_two_alike(channel, n_plans):
+    n_rounds, repeats, plan = 4, 2, descent(channel, 4)
+
+    def drawn(n_plans, source):
+        release, _ = Inputs([plan] * n_plans, source, repeats, None, n_rounds).block(0, n_rounds, {}).noise
+        assert release.shape[:2] == (n_rounds, repeats * n_plans)
+        return release
+
+    alone = drawn(1, Seeded(3))
+    for of_plan in np.split(drawn(n_plans, Seeded(3)), n_plans, axis=1):
+        np.testing.assert_array_equal(of_plan, alone)
+    unlike = drawn(n_plans, SystemEntropy())
+    assert len(np.unique(unlike)) == unlike.size == alone.size * n_plans
+
+
+# --- settings of XLA --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", ["--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=true", None])
+def test_whoever_has_one_of_these_settings_keeps_all_of_theirs(own, monkeypatch):
+    monkeypatch.setattr(rounds, "version", lambda _: "0.10.2")
+    monkeypatch.setattr(rounds.jax, "default_backend", lambda: "cpu")
+    if own is None:
+        monkeypatch.delenv("XLA_FLAGS", raising=False)
+        assert set(rounds.simple_code()) == {"xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"}
+    else:
+        monkeypatch.setenv("XLA_FLAGS", own)
+        assert rounds.simple_code() is None
+
+
+@pytest.mark.parametrize(("backend", "release"), [("cpu", "0.99.0"), ("gpu", "0.10.2")])
+def test_where_they_were_not_tried_defaults_are_kept(backend, release, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(rounds, "version", lambda _: release)
+    monkeypatch.setattr(rounds.jax, "default_backend", lambda: backend)
+    assert rounds.simple_code() is None

@@ -179,6 +179,17 @@ def _rest(u):
     return lambda row, column, k: u & (2**192 - 1) if k == 0 else 0
 
 
+def test_a_number_after_another_asks_for_bits_of_its_own():
+    asked = []
+    number = noise._Number(np.zeros((1, 1), np.int64), 0, 0, lambda row, column, k: asked.append(k) or 1)
+    for _ in range(3):
+        number.extend()
+        number.extend()
+        number = number.another()
+        assert (number.bits, number.known) == (0, 0)
+    assert asked == [0, 1, 2**20, 2**20 + 1, 2**21, 2**21 + 1]
+
+
 def test_unrounded_draws_are_as_near_as_they_say():
     rng = np.random.default_rng(5)
     many, more = words(rng, 40, 12), hashed_more(rng)
@@ -208,6 +219,70 @@ def test_draws_of_many_are_those_of_each_alone_and_no_two_alike(parties, purpose
 
 def test_no_two_purposes_have_one_number():
     assert len(set(noise._PURPOSE.values())) == len(noise._PURPOSE)
+
+
+# --- noise that a run can draw again --------------------------------------------------------------------------------
+
+# repeat, party and round: every byte of each, and none that could be taken for another
+PLACES = [
+    (0, 0, 0),
+    *[tuple(1 << 8 * k if i == j else 0 for j in range(3)) for i in range(3) for k in range(4 - (i < 1))],
+]
+PLACES += [(2**24 - 1, 2**32 - 1, 2**32 - 1), (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)]
+
+
+def streams(key):
+    """Words of every place and purpose, and of coins, as one table."""
+    source, table = noise.KeyedEntropy(key), np.array(PLACES)
+    drawn = [source._words(table, purpose, 40, 1) for purpose in noise._PURPOSE if purpose != "coins"]
+    coins = [source._stream(repeat, 0, 0, noise._PURPOSE["coins"])(40) for repeat in (0, 1, 256, 65536)]
+    return np.concatenate([*drawn, np.stack(coins)])
+
+
+def test_under_a_key_every_draw_has_a_stream_of_its_own_and_again_the_same_one():
+    """Two draws that shared a word would leave a difference without noise."""
+    found, other = streams(bytes(32)), streams(bytes(31) + b"1")
+    together = np.concatenate([found, other])
+    assert len(np.unique(together)) == together.size
+    np.testing.assert_array_equal(streams(bytes(32)), found)
+    made = [noise.KeyedEntropy() for _ in range(2)]
+    assert len({source.key for source in made}) == 2
+    assert all(len(source.key) == 32 and source.key.hex() not in repr(source) for source in made)
+
+
+@pytest.mark.parametrize("place", [(2**24, 0, 0), (0, 2**32, 0), (0, 0, 2**32), (-1, 0, 0)])
+def test_a_place_without_a_stream_of_its_own_has_none(place):
+    with pytest.raises(OverflowError):
+        noise.KeyedEntropy().draw_block("gaussian", 3, [place], "release")
+
+
+def test_what_a_number_asks_for_under_a_key_is_its_own():
+    """Of 24 bytes each, whatever row of whatever table it is in."""
+    sources = [noise.KeyedEntropy(bytes(32)), noise.KeyedEntropy(bytes(31) + b"1"), noise.Seeded(0), noise.Seeded(1)]
+    asked = [
+        source._more(np.array(PLACES), purpose)(row, column, k)
+        for source in sources
+        for purpose in ("release", "output")
+        for row in range(len(PLACES))
+        for column in (0, 1, 11)
+        for k in (0, 1, 2**20)
+    ]
+    assert len(set(asked)) == len(asked)
+    assert 2**184 < max(asked) < 2**192
+    again = noise.KeyedEntropy(bytes(32))._more(np.array(PLACES[3:]), "release")
+    assert again(0, 1, 2) == sources[0]._more(np.array(PLACES), "release")(3, 1, 2)
+
+
+def test_under_a_key_draws_are_normal_and_so_are_those_of_rows_that_are_alone():
+    source, keys = noise.KeyedEntropy(bytes(32)), [(0, party, t) for party in range(20) for t in range(50)]
+    found = source.draw_block("gaussian", 20, keys, "release")
+    assert stats.kstest(found.ravel(), stats.norm.cdf).pvalue > 1e-4
+    assert stats.kstest(1.1 * found.ravel(), stats.norm.cdf).pvalue < 1e-4
+    np.testing.assert_array_equal(source.draw("gaussian", 20, repeat=0, party=3, t=7), found[keys.index((0, 3, 7))])
+    assert source.draw_block("gaussian", 20, [], "release").shape == (0, 20)
+    steps = source.whole_steps(20, keys, 3.7)
+    assert (steps == np.rint(steps)).all()
+    assert abs(np.std(steps) / math.sqrt(3.7**2 + 1 / 12) - 1) < 0.03
 
 
 @pytest.mark.parametrize("d", [1, 7, 105])

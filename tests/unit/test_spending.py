@@ -8,6 +8,7 @@ import pickle
 import pytest
 from sklearn.base import clone
 
+from coterie import spending
 from coterie.errors import InputError
 from coterie.spending import BudgetError, Spending, Terms
 
@@ -103,9 +104,9 @@ def test_a_broken_file_is_refused_and_left_alone(tmp_path):
     assert path.read_text() == "{not a ledger"
 
 
-@pytest.mark.parametrize("limit", [1.0, (0.0, 0.1), (1.0, 1.0), ("a", 1), (1.0, 0.1, 2)])
+@pytest.mark.parametrize("limit", [1.0, (0.0, 0.1), (1.0, 1.0), (1.0, -0.1), (math.nan, 0.1), ("a", 1), (1.0, 0.1, 2)])
 def test_bad_limits_are_refused(limit):
-    with pytest.raises(InputError, match="limit: got"):
+    with pytest.raises(InputError, match=r"limit: got .* a pair \(epsilon > 0, 0 <= delta < 1\) is needed$"):
         Spending(limit=limit)
 
 
@@ -115,3 +116,13 @@ def test_bad_charges_are_refused(epsilon, delta):
     with pytest.raises(InputError, match="epsilon, delta: got"):
         charge(ledger, epsilon=epsilon, delta=delta)
     assert ledger.charges == ()
+
+
+@pytest.mark.parametrize("earlier", [-1, 0, 1, 3])
+def test_a_table_of_many_charges_says_how_many_it_leaves_out(earlier):
+    ledger = Spending()
+    for k in range(spending.MOST_SHOWN + earlier):
+        charge(ledger, what=f"charge {k}")
+    table = ledger._repr_html_()
+    assert (f"{earlier} earlier charges" in table) == ("earlier" in table) == (earlier > 0)
+    assert table.count("charge ") == min(spending.MOST_SHOWN, spending.MOST_SHOWN + earlier)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from coterie.privacy.events import Unprotected
+from coterie.privacy.image import ImageGrant, ImageScales
 from coterie.privacy.mechanisms import STEPS, ArgminGrant, ArgminScales, GradientSumGrant, SumScales, issue
 from coterie.privacy.proximal import MoveGrant, ProxScales, StateGrant, SumMoveGrant
 from coterie.privacy.release import unit_noise
@@ -83,9 +84,10 @@ def test_a_party_whose_records_say_nothing_stays_out_where_moves_are_clipped(rad
     assert np.array_equal(kept, STATE) == stays_out
 
 
-def test_a_noised_objective_has_its_minimum_where_its_gradient_is_zero():
+@pytest.mark.parametrize("extra_l2", [0.0, 0.1, 0.3])
+def test_a_noised_objective_has_its_minimum_where_its_gradient_is_zero(extra_l2):
     """Of the problem, (linear + noise) . f, curvature/2 |f - target|² and extra_l2/2 |f|²; output noise on top."""
-    scales = ArgminScales(CURVATURE, 0.3, noise_scale=0.5, output_scale=1e-3, steps=STEPS, tolerance=1e-9)
+    scales = ArgminScales(CURVATURE, extra_l2, noise_scale=0.5, output_scale=1e-3, steps=STEPS, tolerance=1e-9)
     problem = Problem(loss=Squared(), regulariser=L2(SHARE_OF_L2), record_weight=1.0)
     grant = issue(ArgminGrant, Unprotected(), priced_for=problem, **scales._asdict())
     shard, linear, target = records(5), RNG.normal(size=D), RNG.normal(size=D)
@@ -94,7 +96,7 @@ def test_a_noised_objective_has_its_minimum_where_its_gradient_is_zero():
     f = np.asarray(released.value) - 1e-3 * output
     X, y, weight = shard
     gradient = X.T @ (weight * (X @ f - y)) + SHARE_OF_L2 * f + linear + 0.5 * inside
-    np.testing.assert_allclose(gradient + CURVATURE * (f - target) + 0.3 * f, 0.0, atol=1e-7)
+    np.testing.assert_allclose(gradient + CURVATURE * (f - target) + extra_l2 * f, 0.0, atol=1e-7)
 
 
 @pytest.mark.parametrize("coordinates", [None, np.array([1.0, 0.0, 1.0])])
@@ -111,6 +113,28 @@ def test_a_sum_of_gradients_has_none_that_is_longer_than_the_clip(coordinates):
     expected = (weight[:, None] * each * np.minimum(1.0, clip / lengths)[:, None]).sum(axis=0)
     found = grant.gradient(PROBLEM, shard, at=CENTRE, coordinates=coordinates)
     np.testing.assert_allclose(found.value, expected, rtol=1e-10, atol=1e-12)
+
+
+def image(row_norm, tolerance=1e-9):
+    scales = ImageScales(CURVATURE, row_norm, noise_std=0.4, steps=STEPS, tolerance=tolerance)
+    return issue(ImageGrant, Unprotected(), priced_for=PROBLEM, **scales._asdict())
+
+
+@pytest.mark.parametrize("some_are_longer", [False, True])
+def test_in_whatever_basis_rows_count_as_long_as_was_priced(some_are_longer):
+    shard, basis, target = records(6), RNG.normal(size=(D, D)), RNG.normal(size=D)
+    rows = shard.X @ basis
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    row_norm = np.median(lengths) if some_are_longer else 2 * lengths.max()
+    rows = rows * np.minimum(1.0, row_norm / lengths)
+    weighted = rows.T * shard.weight
+    expected = np.linalg.solve(weighted @ rows + CURVATURE * np.eye(D), weighted @ shard.y + CURVATURE * target)
+    unit = np.rint(RNG.normal(size=D) * STEPS) / STEPS
+    released = image(row_norm).noised_solution(PROBLEM, shard, unit_noise(unit, unit), target=target, basis=basis)
+    np.testing.assert_allclose(released.value, expected + 0.4 * unit, rtol=1e-7)
+    missed = image(row_norm, tolerance=-1.0)
+    given = missed.noised_solution(PROBLEM, shard, unit_noise(unit, unit), target=target, basis=basis)
+    assert np.isnan(given.value).all()
 
 
 @pytest.mark.parametrize("n", [1, 5])

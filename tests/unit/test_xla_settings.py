@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from coterie.engines import rounds
-
 RUN = """
 import numpy as np
 from coterie.algorithms import PenaltyPerturbedADMM
@@ -40,14 +38,3 @@ def released(*, simple):
 
 def test_both_ways_release_the_same():
     assert released(simple=True) == pytest.approx(released(simple=False), rel=1e-9, abs=1e-9)
-
-
-def test_whoever_has_settings_keeps_them(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    assert rounds.simple_code() is None
-
-
-def test_other_releases_of_jaxlib_keep_their_defaults(monkeypatch):
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(rounds, "version", lambda _: "0.99.0")
-    assert rounds.simple_code() is None
