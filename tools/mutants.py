@@ -129,7 +129,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "native/draws.py": ("unit/test_sampling.py", "golden/test_quantile.py", *PEOPLE),
     "native/moves.py": PEOPLE,
     "native/vectors.py": ("unit/test_native_minimiser.py", *PEOPLE),
-    "site/site.py": SITE,
+    "site/site.py": (*SITE, "sites/test_parity.py"),
     "site/envelope.py": ("sites/test_envelope.py",),
     "site/messages.py": SITE,
     "site/policy.py": SITE,

@@ -437,6 +437,21 @@ def test_beyond_the_largest_order_a_secret_coin_costs_the_plain_release():
     np.testing.assert_array_equal(event.rdp(orders)[:, 1:], plain[:, 1:])
 
 
+def test_a_secret_coin_at_the_largest_orders():
+    ratio, rate = mpmath.mpf("0.1"), mpmath.mpf("0.01")
+
+    def exact(a):
+        terms = (
+            mpmath.binomial(a, k) * (1 - rate) ** (a - k) * rate**k * mpmath.exp(k * (k - 1) * ratio**2 / 2)
+            for k in range(a + 1)
+        )
+        return float(mpmath.log(mpmath.fsum(terms)) / (a - 1))
+
+    orders = np.array([510, 511, 512])
+    found = PoissonGaussian(ratio=0.1, rate=0.01).rdp(orders.astype(float))
+    np.testing.assert_allclose(found[0], [exact(int(a)) for a in orders], rtol=1e-9)
+
+
 def test_what_has_no_noise_has_no_bound_in_either_direction():
     curve = Unprotected().rdp(accountants.ORDERS)
     assert curve.shape == (2, len(accountants.ORDERS))

@@ -91,6 +91,11 @@ def closure_over_an_array(self, grant, problem, records, private, inbox, noise):
     return private, grant.argmin(problem, records, noise, linear=inbox[0] + jnp.asarray(HIDDEN), target=inbox[1])
 
 
+def closure_over_two_numbers(self, grant, problem, records, private, inbox, noise):
+    linear = inbox[0] + jnp.asarray(HIDDEN[:2]).sum()
+    return private, grant.argmin(problem, records, noise, linear=linear, target=inbox[1])
+
+
 def printing(self, grant, problem, records, private, inbox, noise):
     jax.debug.print("{}", records.X.sum())
     return honest(self, grant, problem, records, private, inbox, noise)
@@ -168,6 +173,7 @@ def what_a_private_call_returns(self, grant, problem, records, private, inbox, n
         data_in_the_linear_term,
         data_in_the_target,
         closure_over_an_array,
+        closure_over_two_numbers,
         printing,
         calling_python,
         branch_on_data,

@@ -1,6 +1,7 @@
 """Sites release what one process releases, from the same seeded noise; nothing else passes between them."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from coterie.inference import Columns, Releasing, release_moments
 from coterie.privacy.moments import Moments
 from coterie.privacy.noise import Seeded
 from coterie.site.coordinator import Coordinator, PartyError
-from coterie.site.messages import numbers, pack, unpack
+from coterie.site.messages import MessageError, numbers, pack, unpack
 from coterie.site.proposal import most_told
 from coterie.site.site import Site
 
@@ -119,6 +120,36 @@ def test_moments_leave_a_site_once_whatever_model_is_asked_for(tmp_path):
     again = exchange(NAMES[0], pack("moments", proposal.digest, "coordinator", keys, **fields, model=elsewhere))
     assert unpack(first).kind == "release"
     assert again == first
+
+
+def test_a_site_keeps_no_result_with_moments_at_another_model_than_it_was_asked_for(tmp_path):
+    plan = with_moments("gradient, nobody trusted")
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan, sites)
+    exchange, models = direct(sites), []
+
+    def asking(party, packet):
+        message = unpack(packet)
+        if message.kind == "moments" and party == NAMES[0]:
+            models.append(numbers(message["model"], (4,)))
+        return exchange(party, packet)
+
+    coordinator_of(proposal, keys, asking, tmp_path / "run").run()
+    asked_for = sites[0]._runs[proposal.digest]
+    assert len(models) == 3
+
+    def check(told):
+        (tmp_path / "moments.json").write_text(json.dumps({"models": [model.tolist() for model in told]}))
+        asked_for._check_moments(tmp_path)
+
+    check(models)
+    for place in range(3):
+        elsewhere = [np.nextafter(model, 1) if i == place else model for i, model in enumerate(models)]
+        with pytest.raises(MessageError, match="at another model than this site was asked for"):
+            check(elsewhere)
+    (tmp_path / "moments.json").write_text("{}")
+    with pytest.raises(MessageError, match="cannot be read"):
+        asked_for._check_moments(tmp_path)
 
 
 @pytest.mark.parametrize("model", [np.full(4, np.nan), np.zeros(5)])

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import tomllib
 
 import numpy as np
@@ -13,7 +14,7 @@ from coterie.algorithms import NoisyGradientDescent
 from coterie.certificate import Certificate, make_certificate
 from coterie.cli.spec.execution import fill_run, model_of
 from coterie.cli.spec.verification import verify_path
-from coterie.data import Label, NumberColumn, Schema
+from coterie.data import CategoryColumn, Label, NumberColumn, Schema
 from coterie.errors import InputError
 from coterie.keys import SEAL_BYTES, Identity, PrivateKeys, Sealer, SignatureError
 from coterie.network.channels import Curator, SecureSum
@@ -25,7 +26,7 @@ from coterie.rundir import sums
 from coterie.site.coordinator import Coordinator, PartyError
 from coterie.site.messages import MessageError, numbers, pack, unpack
 from coterie.site.policy import Policy
-from coterie.site.proposal import _AROUND_NUMBERS, LONGEST_TITLE, Proposal, most_told
+from coterie.site.proposal import _AROUND_NUMBERS, LONGEST_TITLE, Proposal, _allowed, most_told
 from coterie.site.site import Site
 from coterie.site.sockets import UnreachableError
 from coterie.site.store import write_whole
@@ -326,6 +327,8 @@ def test_who_may_ask_and_what_the_site_is_called(tmp_path):
     ("text", "sentence"),
     [
         ("name = 'a'", "key 'data' is missing"),
+        ("name = 7\ndata = 'x.csv'", "name got 7; a text is needed"),
+        ("name = ''\ndata = 'x.csv'", "name got ''; a text is needed"),
         ("name = 'a'\ndata = 'x.csv'\nepsilom = 1", "unknown key 'epsilom'"),
         ("name = 'a'\ndata = 'x.csv'\n[budget]\nepsilon = 1", "both or neither"),
         ("name = 'a'\ndata = 'x.csv'\n[budget]\nepsilon = -1\ndelta = 0.1", "a positive number is needed"),
@@ -386,6 +389,18 @@ def test_a_proposal_with_settings_that_are_none_is_refused(tmp_path, settings, s
         propose(plan, sites, **settings)
 
 
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (Label("y", ("no", "yes")), "no, yes"),
+        (CategoryColumn("x", ("a", "b"), other=True), "a, b, or anything else"),
+        (NumberColumn("x", 0, 2.5, missing=True), "a number from 0 to 2.5, or nothing"),
+    ],
+)
+def test_a_proposal_tells_what_a_column_may_hold(column, words):
+    assert _allowed(column) == words
+
+
 def test_how_long_the_longest_message_to_a_site_is():
     """Whatever was released since its last one: everybody's, of a walk all visits of others."""
     number = 8 * 4 + len("coordinator") + _AROUND_NUMBERS
@@ -442,6 +457,7 @@ def test_keys_stay_private_and_identities_are_checked(tmp_path):
         PrivateKeys.load(tmp_path / "key")
     text = str(keys.identity)
     assert Identity.parse(text) == keys.identity
+    assert re.fullmatch(r"([0-9a-f]{4} ){4}[0-9a-f]{4}", keys.identity.fingerprint)
     for wrong in (text[:-1], text + "A", text.replace("coterie1:", ""), "", None, 7):
         with pytest.raises(InputError, match="is needed"):
             Identity.parse(wrong)
@@ -510,6 +526,39 @@ def test_a_round_is_a_number_of_one(number):
         unpack(pack("finish", "0" * 64, "coordinator", keys, first=number, heard=[]))
 
 
+ARRAY = {"shape": [1], "dtype": "<f8", "data": bytes(8)}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        5,
+        [ARRAY],
+        {"shape": [1], "dtype": "<f8"},
+        {**ARRAY, "order": "C"},
+        {**ARRAY, "dtype": "<i8"},
+        {**ARRAY, "shape": 1},
+        {**ARRAY, "shape": [1] * 5},
+        {**ARRAY, "shape": [2]},
+        {**ARRAY, "data": "x" * 8},
+    ],
+)
+def test_what_stands_for_numbers_is_an_array(value):
+    keys = PrivateKeys.generate()
+    told = {"round": 0, "value": ARRAY}
+    assert numbers(unpack(pack("release", "0" * 64, "east", keys, **told))["value"], (1,)) == 0
+    with pytest.raises(MessageError, match="'value' is of another type or size"):
+        unpack(pack("release", "0" * 64, "east", keys, **told | {"value": value}))
+
+
+@pytest.mark.parametrize("heard", [5, "", {}, [5], [[5]], [[b""]]])
+def test_what_was_heard_is_packets_by_round(heard):
+    keys = PrivateKeys.generate()
+    assert unpack(pack("finish", "0" * 64, "coordinator", keys, first=0, heard=[[b"x"]]))["heard"] == [[b"x"]]
+    with pytest.raises(MessageError, match="'heard' is of another type or size"):
+        unpack(pack("finish", "0" * 64, "coordinator", keys, first=0, heard=heard))
+
+
 @pytest.mark.parametrize("name", ["", "x" * 201, b"x", 1])
 def test_files_of_a_result_have_names(name):
     keys = PrivateKeys.generate()
@@ -523,6 +572,15 @@ def test_files_of_a_result_have_names(name):
 def test_what_is_kept_only_its_owner_can_read_and_write(tmp_path):
     write_whole(tmp_path / "file", b"content")
     assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o600
+
+
+def test_a_release_that_nobody_would_take_does_not_leave(tmp_path):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("graph", ROUNDS), sites, largest_norm=1e-9)
+    with pytest.raises(PartyError):
+        Coordinator(proposal, keys, recorded := Recorded(sites), tmp_path / "run").run()
+    assert {unpack(answer).kind for _, asked, answer in recorded.said if unpack(asked).kind == "round"} == {"refused"}
+    assert "has a norm above 1e-09; nothing of it left" in last_reason(sites[0])
 
 
 def test_a_party_that_sends_what_cannot_be_used_is_named(tmp_path):

@@ -189,6 +189,7 @@ def test_two_processes_do_not_go_on_with_one_run(tmp_path):
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
     checkpoint = saved(tmp_path)
+    assert (tmp_path / "run" / LOCK).stat().st_mode & 0o7777 == 0o600
     # again, as a run does that charges a ledger first
     Checkpoint(tmp_path / "run", rank=0).begin(IDENTITY)
     assert "another process goes on with" in begun_elsewhere()

@@ -363,6 +363,10 @@ def test_receipts_are_signed_and_read_back(owned):
         assert Receipt.from_json(receipt.to_json()) == receipt
         assert ledger.verify(receipt) == receipt.number == 4
     content = json.loads(receipt.to_json())
+    assert (
+        Receipt.from_json(json.dumps({"number": 1, "hash": content["hash"], "signature": None, "key": None})).number
+        == 1
+    )
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex()
     for change in ({"number": 0}, {"number": "4"}, {"hash": "00" * 32}, {"key": other}, {"key": None}, {"more": 1}):
         with pytest.raises(InputError, match="receipt: cannot be used"):

@@ -152,11 +152,13 @@ def test_people_at_several_parties_move_every_message():
         ({"colluders": 1.5}, "colluders: got 1.5"),
         ({"colluders": 1, "spread": 1.0}, "spread: got 1.0"),
         ({"colluders": 1, "graph": make_topology("ring", 6)}, "graph: got 6 parties"),
+        ({"colluders": 1, "graph": make_topology("unrestricted", 5)}, "graph: got 'unrestricted'"),
     ],
 )
 def test_what_has_no_price_is_refused(settings, match):
+    facts = federation(5).facts
     with pytest.raises(InputError, match=match):
-        plan(federation(5).facts, PairwiseSum(**settings))
+        plan(facts, PairwiseSum(**settings))
 
 
 def test_two_parties_have_nobody_to_hide_among():

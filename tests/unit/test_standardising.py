@@ -129,6 +129,24 @@ def test_no_two_rows_are_farther_apart_than_what_is_declared_and_some_are_as_far
     assert joint_change(False) == pytest.approx(math.sqrt(2))
 
 
+@pytest.mark.parametrize("share", [0.1, 3.0])
+def test_gradients_of_long_rows_are_as_long_as_they_are_clipped_to_whatever_the_constant(share):
+    """Nothing longer, which would cost more than is stated, and nothing shorter, which would only cost accuracy."""
+    algorithm = descent(Curator(), share=share)
+    algorithm = dataclasses.replace(algorithm, mechanism=dataclasses.replace(algorithm.mechanism, clip=0.05))
+    plan = plan_of(algorithm, federation())
+    design = make_design(np.random.default_rng(2).normal(size=(20, 3)), 1.0, intercept=True)
+    design[:, -1] = share / math.hypot(1, share)
+    with jax.enable_x64(True):
+        grant = plan.issued[0][plan.issued[1][2, 0]]
+        for row in design:
+            record = Records(jnp.asarray(row[None]), jnp.zeros(1), jnp.ones(1))
+            one = grant.contribution(
+                grant.problem, record, at=jnp.zeros(4), centre=jnp.zeros(4), scale=jnp.full(4, 100.0)
+            ).value
+            assert float(jnp.linalg.norm(one)) == pytest.approx(0.05)
+
+
 @ADJACENCIES
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("unit", ["record", "party"])
