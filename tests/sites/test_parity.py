@@ -102,18 +102,25 @@ def test_who_takes_moments_says_where(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_moments_leave_a_site_once_whatever_model_is_asked_for(tmp_path):
-    plan = with_moments("gradient, nobody trusted")
+@pytest.fixture
+def asked_for_moments(tmp_path):
+    """Sites after a run with moments, its proposal and the coordinator's keys, and what the first site was asked."""
     sites = make_sites(tmp_path / "sites")
-    proposal, keys = approved(plan, sites)
-    exchange, packets = direct(sites), []
+    proposal, keys = approved(with_moments("gradient, nobody trusted"), sites)
+    exchange, asked = direct(sites), []
 
     def kept(party, packet):
-        packets.append((party, packet))
+        if party == NAMES[0] and (message := unpack(packet)).kind == "moments":
+            asked.append(message)
         return exchange(party, packet)
 
     coordinator_of(proposal, keys, kept, tmp_path / "run").run()
-    asked = unpack(next(packet for party, packet in packets if unpack(packet).kind == "moments" and party == NAMES[0]))
+    return sites, proposal, keys, asked
+
+
+def test_moments_leave_a_site_once_whatever_model_is_asked_for(asked_for_moments):
+    sites, proposal, keys, (asked, *_) = asked_for_moments
+    exchange = direct(sites)
     fields = {name: asked[name] for name in ("round", "first", "heard")}
     first = exchange(NAMES[0], asked.packet)
     elsewhere = numbers(asked["model"], (4,)) + 1.0
@@ -122,25 +129,14 @@ def test_moments_leave_a_site_once_whatever_model_is_asked_for(tmp_path):
     assert again == first
 
 
-def test_a_site_keeps_no_result_with_moments_at_another_model_than_it_was_asked_for(tmp_path):
-    plan = with_moments("gradient, nobody trusted")
-    sites = make_sites(tmp_path / "sites")
-    proposal, keys = approved(plan, sites)
-    exchange, models = direct(sites), []
-
-    def asking(party, packet):
-        message = unpack(packet)
-        if message.kind == "moments" and party == NAMES[0]:
-            models.append(numbers(message["model"], (4,)))
-        return exchange(party, packet)
-
-    coordinator_of(proposal, keys, asking, tmp_path / "run").run()
-    asked_for = sites[0]._runs[proposal.digest]
+def test_a_site_keeps_no_result_with_moments_at_another_model_than_it_was_asked_for(asked_for_moments, tmp_path):
+    sites, proposal, _, asked = asked_for_moments
+    models, here = [numbers(message["model"], (4,)) for message in asked], sites[0]._runs[proposal.digest]
     assert len(models) == 3
 
     def check(told):
         (tmp_path / "moments.json").write_text(json.dumps({"models": [model.tolist() for model in told]}))
-        asked_for._check_moments(tmp_path)
+        here._check_moments(tmp_path)
 
     check(models)
     for place in range(3):
@@ -149,7 +145,7 @@ def test_a_site_keeps_no_result_with_moments_at_another_model_than_it_was_asked_
             check(elsewhere)
     (tmp_path / "moments.json").write_text("{}")
     with pytest.raises(MessageError, match="cannot be read"):
-        asked_for._check_moments(tmp_path)
+        here._check_moments(tmp_path)
 
 
 @pytest.mark.parametrize("model", [np.full(4, np.nan), np.zeros(5)])
