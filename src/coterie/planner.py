@@ -279,7 +279,9 @@ class Planner:
         told = []
         named = self.settled.algorithm
         if named not in (None, ALGORITHM):
-            told.append(f"{named} is named; this is what would be done if the algorithm were left open")
+            # on a graph that is given ADMM runs, whether it is named or not
+            open_too = "the algorithm and the graph" if self._graph_is_given else "the algorithm"
+            told.append(f"{named} is named; this is what would be done if {open_too} were left open")
         elif self._graph_is_given:
             told.append("a graph is given, on which ADMM runs; this is what would be done if it were left open")
         if not useful:

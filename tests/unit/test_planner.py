@@ -1,5 +1,6 @@
 """What can be expected, from public facts alone: the plan of the rules, beside what else could be done."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -70,6 +71,20 @@ def test_it_says_when_nothing_is_to_be_expected_and_what_would_change_that():
     assert middle(one, "one noised minimiser") == pytest.approx(middle(one, "planned"), abs=0.03)
     assert not any("noised minimiser" in row.name for row in outline((40_000,), unit="party").rows)
     assert not any("alone" in row.name for row in one.rows)
+
+
+@pytest.mark.parametrize(
+    ("settled", "left_open"),
+    [
+        ({"algorithm": "dual-perturbed-admm"}, "if the algorithm were left open"),
+        ({"topology": "ring"}, "if it were left open"),
+        ({"algorithm": "dual-perturbed-admm", "topology": "ring"}, "if the algorithm and the graph were left open"),
+    ],
+)
+def test_what_it_describes_is_what_would_be_done_with_all_of_this_left_open(settled, left_open):
+    planner = Planner.of_sizes((8000,) * 5, 30, Privacy(**PROMISE))
+    planner = dataclasses.replace(planner, settled=dataclasses.replace(planner.settled, **settled))
+    assert left_open in " ".join(planner.outline().advice)
 
 
 def test_a_surrogate_makes_it_sharper():
