@@ -70,6 +70,16 @@ SPECS = {
     "no schema": ('[schema]\nfile = "schema.toml"', "", "[schema]"),
     "unknown table": ("[privacy]", "[privcy]", "did you mean 'privacy'"),
     "table for a list": ("[problem]", "[[problem]]", "problem"),
+    "a schema in the data's table": (
+        '[schema]\nfile = "schema.toml"',
+        'schema = "schema.toml"',
+        "[schema] is a table of its own",
+    ),
+    "a schema above all tables": (
+        SPEC,
+        'schema = "schema.toml"\n' + SPEC.replace('[schema]\nfile = "schema.toml"', ""),
+        "the line [schema]",
+    ),
     "unknown key in data": ("row_norm", "row_nrom", "did you mean 'row_norm'"),
     "unknown key in schema": ('file = "schema.toml"', 'file = "schema.toml"\nfle = 1', "'fle'"),
     "unknown key in parties": ("topology", "topolgy", "did you mean 'topology'"),

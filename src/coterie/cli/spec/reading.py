@@ -434,7 +434,7 @@ def check_tables(what: str, content: dict[str, Any], known: Iterable[str], neede
             raise InputError(f"{what}: the table [{name}] is missing")
     for name, table in content.items():
         if not isinstance(table, dict):
-            raise InputError(f"{name}: got {short(table)}; a table is needed")
+            raise InputError(f"{name}: got {short(table)}; a table is needed, the line [{name}] with its keys below it")
 
 
 def read_table(where: str, content: Any, keys: dict[str, Key]) -> dict[str, Any]:
@@ -457,7 +457,8 @@ def refuse_unknown(where: str, content: dict[str, Any], known: Iterable[str]) ->
     known = list(known)
     for name in content:
         if name not in known:
-            raise InputError(f"{where}: unknown key {name!r}{nearest(name, known)}; keys are {', '.join(known)}")
+            hint = f" ([{name}] is a table of its own)" if name in SECTIONS else nearest(name, known)
+            raise InputError(f"{where}: unknown key {name!r}{hint}; keys are {', '.join(known)}")
 
 
 def exactly_one(where: str, content: dict[str, Any], names: Iterable[str]) -> str:
