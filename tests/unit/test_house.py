@@ -26,7 +26,7 @@ def contracts():
 
 def drawn_rooms():
     """The lines of the drawing, each with the rooms on it."""
-    drawing = PAGE.split("## Which room may call which")[1].split("```")[1]
+    drawing = PAGE.split("## Which package may import which")[1].split("```")[1]
     line = re.compile(r"^ (?:face|research|runtime|)\s+((?:[a-z_.]+ \| )*[a-z_.]+)(?:\s{2,}.*)?$")
     found = [line.match(text) for text in drawing.splitlines()[1:] if text.strip()]
     assert all(found)
