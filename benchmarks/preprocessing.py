@@ -1,5 +1,5 @@
 """Accuracy at equal ε of what a schema does to columns, before and after: numbers divided by their largest bound and
-rows cut to norm 1, against centres, scales, logarithms and a row norm that follow from the schema; and against the
+rows clipped to norm 1, against centres, scales, logarithms and a row norm that follow from the schema; and against the
 same with `bends = true` beside every logarithm whose centre and scale are left open, where there is one.
 
 python benchmarks/preprocessing.py [--seeds 10] [--records 8000] [--open | --exact]
@@ -186,7 +186,7 @@ def auc(X: np.ndarray, split: Split, epsilon: float, n_parties: int, algorithm: 
 
 
 def exact_auc(X: np.ndarray, split: Split) -> float:
-    """Of the best fit without noise to rows that are cut as a private fit would have them."""
+    """Of the best fit without noise to rows that are clipped as a private fit would have them."""
     rows = X / np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True))
     model = LogisticRegression(C=1e6 / len(split.train), max_iter=5000).fit(rows[split.train], split.y[split.train])
     return float(roc_auc_score(split.y[split.test], model.decision_function(rows[split.test])))

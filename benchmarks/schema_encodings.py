@@ -8,12 +8,12 @@ half of them, amounts by their value, by its logarithm or by a threshold. A mode
 logistic objective, which is what every algorithm here comes near to, with l2 by the rule of old or the best of three;
 noise is that of the summed gradient, for 4,000 records. Printed are gains of AUC over the defaults, on the same tables
 with the same noise, and how often an encoding falls 0.005 below the one before schemas (numbers over their largest
-bound, rows cut to 1). With --amounts, encodings of amounts alone, on tables that have some: one logarithm, features of
-it in its place, the logarithm and the amount side by side; where somebody has said what is usual (median and spread of
-the amounts that are not zero, to one digit); and what the label follows itself, which nobody knows. With --alone, the
-same on tables of one to six amounts and nothing else. With --useful, how many models err less than the majority class,
-by the share that noise has of the largest sum of gradients (`coterie.certificate.statements`), with 300, 1,000 or 4,000
-records.
+bound, rows clipped to 1). With --amounts, encodings of amounts alone, on tables that have some: one logarithm,
+features of it in its place, the logarithm and the amount side by side; where somebody has said what is usual (median
+and spread of the amounts that are not zero, to one digit); and what the label follows itself, which nobody knows.
+With --alone, the same on tables of one to six amounts and nothing else. With --useful, how many models err less than
+the majority class, by the share that noise has of the largest sum of gradients (`coterie.certificate.statements`),
+with 300, 1,000 or 4,000 records.
 """
 
 import argparse

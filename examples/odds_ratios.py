@@ -45,8 +45,8 @@ found = model.inference_
 print(found.summary())
 
 # the same without privacy: maximum likelihood on the same rows
-shortened = X * np.minimum(1, BOUNDS / np.linalg.norm(X, axis=1))[:, None]
-rows, disease, theta = np.column_stack([shortened, np.ones(len(X))]), heart.y == "present", np.zeros(5)
+clipped = X * np.minimum(1, BOUNDS / np.linalg.norm(X, axis=1))[:, None]
+rows, disease, theta = np.column_stack([clipped, np.ones(len(X))]), heart.y == "present", np.zeros(5)
 hessian = np.eye(5)
 for _ in range(30):
     p = expit(rows @ theta)

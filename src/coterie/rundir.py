@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.data import Schema
-from coterie.data.federation import Shortening, project_rows
+from coterie.data.federation import Clipping, project_rows
 from coterie.data.tables import Table
 from coterie.errors import InputError
 from coterie.values import file_text, read_json, read_toml
@@ -323,7 +323,7 @@ class FittedModel:
     constants: np.ndarray
     # of Adult: a feature that is no column of the schema
     constant_column: bool = False
-    shortening: Shortening | None = None
+    clipping: Clipping | None = None
 
     @classmethod
     def of(cls, model: dict[str, Any]) -> "FittedModel":
@@ -342,13 +342,13 @@ class FittedModel:
             ):
                 raise KeyError("features")
             kind = ProbableModel if model["loss"] in _PROBABLE else cls
-            row_norm, shortening = float(model["row_norm"]), None
-            if "shortening" in model:
-                centre, scale = (np.array(model["shortening"][name], dtype=float) for name in Shortening._fields)
+            row_norm, clipping = float(model["row_norm"]), None
+            if "clipping" in model:
+                centre, scale = (np.array(model["clipping"][name], dtype=float) for name in Clipping._fields)
                 if not centre.shape == scale.shape == (len(slopes),):
-                    raise KeyError("shortening")
-                shortening = Shortening(centre, scale)
-            return kind(schema, labels, row_norm, slopes, constants.astype(float), bool(extra), shortening)
+                    raise KeyError("clipping")
+                clipping = Clipping(centre, scale)
+            return kind(schema, labels, row_norm, slopes, constants.astype(float), bool(extra), clipping)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if isinstance(error, InputError):
                 raise
@@ -375,7 +375,7 @@ class FittedModel:
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """(record, output)."""
-        rows = project_rows(X, self.row_norm) if self.shortening is None else self.shortening(X, self.row_norm)
+        rows = project_rows(X, self.row_norm) if self.clipping is None else self.clipping(X, self.row_norm)
         return rows @ self.slopes + self.constants
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:

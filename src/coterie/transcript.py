@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.algorithms.algorithm import Heard
 from coterie.charts import Lines, Series
-from coterie.data.federation import Shortening
+from coterie.data.federation import Clipping
 from coterie.errors import InputError
 from coterie.network.channels import ImpairedTopology, Impairments
 from coterie.network.topology import All, participants
@@ -78,10 +78,10 @@ class Transcript:
         return np.asarray(self._replayed[2])
 
     @property
-    def shortening(self) -> Shortening | None:
-        """How rows are to be shortened before the model of the first repeat is applied; None where they stay."""
+    def clipping(self) -> Clipping | None:
+        """How rows are to be clipped before the model of the first repeat is applied; None where they stay."""
         found = self._replayed[3]
-        return None if found is None else Shortening(*(values[0] for values in found))
+        return None if found is None else Clipping(*(values[0] for values in found))
 
     @functools.cached_property
     def _replayed(self) -> Any:
@@ -105,7 +105,7 @@ class Transcript:
             if self.impairments is not None:
                 deliveries = jax.tree.map(lambda a: a[: self.n_rounds], self._deliveries)
             public, by_round = jax.lax.scan(body, public, (rounds, received, deliveries, who))
-            return algorithm.models(public), algorithm.model(public), by_round, algorithm.shortening(public)
+            return algorithm.models(public), algorithm.model(public), by_round, algorithm.clipping(public)
 
         with jax.enable_x64(True):
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(one_repeat))(received))
@@ -142,8 +142,8 @@ class Transcript:
             raise InputError(
                 f"public: got {X.shape[1]} features; those of the run, {self.plan.facts.n_features}, are needed"
             )
-        if self.shortening is not None:
-            X = self.shortening.of_design(np.asarray(X), self.plan.facts.row_norm)
+        if self.clipping is not None:
+            X = self.clipping.of_design(np.asarray(X), self.plan.facts.row_norm)
         with jax.enable_x64(True):
             losses = []
             for model in models:

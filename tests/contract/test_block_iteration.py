@@ -284,7 +284,7 @@ def test_without_noise_every_order_reaches_the_pooled_optimum(order):
 
 
 def test_what_is_clipped_is_the_part_at_work():
-    """Of several scores too: a record's part of the gradient, over the coordinates at work, is cut to the clip."""
+    """Of several scores too: a record's part of the gradient, over the coordinates at work, is clipped."""
     clip, y = 0.2, np.arange(N) % 3
     federation = Federation.from_arrays(X, y, parties=np.arange(N), labels=(0, 1, 2), min_records=1)
     algorithm = quiet(

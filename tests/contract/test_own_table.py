@@ -131,7 +131,7 @@ def test_predictions_are_those_of_the_coefficients(finished, folder, coterie, tm
     assert (norms > 1).any()
     X = X / np.maximum(norms, 1)[:, None]
     # columns were standardised
-    centre, scale = (np.array(model["shortening"][name]) for name in ("centre", "scale"))
+    centre, scale = (np.array(model["clipping"][name]) for name in ("centre", "scale"))
     lengths = np.linalg.norm((X - centre) * scale, axis=1)
     X = centre + (X - centre) / np.maximum(lengths, 1)[:, None]
     by_hand = X @ list(model["coefficients"].values()) + model["intercept"]
@@ -352,7 +352,7 @@ def test_what_is_usual_and_what_is_skewed_is_proposed_by_names_and_ranges(coteri
         ("delta = 1e-5", "delta = 0.002", "delta = 0.002 is at least 1/n for the 1,000 records"),
         ("epsilon = 4.0", "epsilon = 11.0", "epsilon = 11 is more than 10"),
         ("epsilon = 4.0", "epsilon = 0.01", "no better than the majority class"),
-        ('file = "patients.csv"', 'file = "patients.csv"\nrow_norm = 0.3', "most rows will be cut"),
+        ('file = "patients.csv"', 'file = "patients.csv"\nrow_norm = 0.3', "most rows will be clipped"),
     ],
 )
 def test_what_people_should_know_is_said_with_the_plan(coterie, folder, tmp_path, old, new, words):

@@ -52,23 +52,23 @@ def test_the_model_that_is_read_back_scores_as_the_run_said(outcome):
     X, y = found.records.test
     assert float(np.mean(model.predict(X) != y)) == pytest.approx(found.result["error"])
     without = json.loads((folder / "model.json").read_text())
-    del without["shortening"]
+    del without["clipping"]
     assert np.abs(FittedModel.of(without).decision_function(X) - model.decision_function(X)).max() > 0.01
 
 
 @pytest.mark.parametrize("change", [lambda s: s.update(centre=s["centre"][:-1]), lambda s: s.pop("scale")])
 def test_a_model_with_other_columns_is_refused(outcome, change):
     content = json.loads((outcome[1] / "model.json").read_text())
-    change(content["shortening"])
+    change(content["clipping"])
     with pytest.raises(InputError, match=r"model\.json is no model of a run"):
         FittedModel.of(content)
 
 
-def test_a_shortening_that_does_not_follow_from_the_releases_is_found(outcome, tmp_path):
+def test_a_clipping_that_does_not_follow_from_the_releases_is_found(outcome, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(outcome[1], copy)
     content = json.loads((copy / "model.json").read_text())
-    content["shortening"]["scale"][0] *= 1.01
+    content["clipping"]["scale"][0] *= 1.01
     (copy / "model.json").write_text(json.dumps(content))
     files = sorted(path for path in copy.iterdir() if path.name != "SHA256SUMS")
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)

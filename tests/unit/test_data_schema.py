@@ -167,20 +167,20 @@ def test_rows_of_categories_are_never_cut_and_a_share_of_others_is_stated():
     law is off by some points more."""
     texts = tuple(f"c{i}" for i in range(9))
     nine = Schema(tuple(CategoryColumn(f"x{i}", ("a", "b", "c")) for i in range(9)), Label("ill", ("no", "yes")))
-    assert (nine.longest, nine.share_cut, nine.rows_cut) == (1.0, 0.0, "no row can be cut")
+    assert (nine.longest, nine.share_clipped, nine.rows_clipped) == (1.0, 0.0, "no row can be clipped")
     assert np.linalg.norm(nine.encode({f"x{i}": ["a", "c"] for i in range(9)}), axis=1) == pytest.approx([1, 1])
     rng = np.random.default_rng(0)
     numbers = tuple(NumberColumn(f"x{i}", 0, 10**i) for i in range(8))
     mixed = Schema((*numbers, CategoryColumn("c", texts)), Label("ill", ("no", "yes")))
     table = {f"x{i}": rng.uniform(0, 10**i, 20_000) for i in range(8)} | {"c": rng.choice(texts, 20_000)}
     norms = np.linalg.norm(mixed.encode(table), axis=1)
-    assert mixed.share_cut == pytest.approx(0.5, abs=1e-3)
-    assert np.mean(norms > 1) == pytest.approx(mixed.share_cut, abs=0.04)
+    assert mixed.share_clipped == pytest.approx(0.5, abs=1e-3)
+    assert np.mean(norms > 1) == pytest.approx(mixed.share_clipped, abs=0.04)
     assert np.mean(norms**2) == pytest.approx(1.0, abs=0.02)
     assert norms.max() <= mixed.longest
-    assert "about 50% of rows" in mixed.rows_cut
-    everything_cut = Schema(mixed.columns, mixed.label, longest_row=0.1)
-    assert everything_cut.share_cut > 0.99
+    assert "about 50% of rows" in mixed.rows_clipped
+    everything_clipped = Schema(mixed.columns, mixed.label, longest_row=0.1)
+    assert everything_clipped.share_clipped > 0.99
 
 
 extremes = st.sampled_from([0.0, 1.0, -1.0, 1e9, -1e9])

@@ -170,7 +170,7 @@ def test_more_records_are_worth_more_alone_as_well():
     assert errors == sorted(errors, reverse=True)
 
 
-@pytest.mark.parametrize("label_bound", [1.0, 4.0], ids=["few are cut", "many are cut"])
+@pytest.mark.parametrize("label_bound", [1.0, 4.0], ids=["few are clipped", "many are clipped"])
 def test_what_few_records_cost_a_regression_is_what_draws_show(label_bound):
     """Fits by Huber's loss to 300 records of 8 columns, 200 times: the mean excess over the best scores has a standard
     deviation of 1/sqrt(800), 4 %, of itself and is allowed 20 %, five of them. The power check: what a classifier with

@@ -206,14 +206,14 @@ def test_without_noise_the_optimum_on_standardised_rows_is_reached(channel, loss
     again = Federation.from_arrays(rows, np.asarray(fed.facts.labels)[y.astype(int)] if fed.facts.labels else y,
                                    parties=None, **about)  # fmt: skip
     best = exact.minimiser(plan.problem, again).reshape(rows.shape[1], -1)
-    # scores of all records: by coefficients of standardised rows, and by the model on rows that were shortened
+    # scores of all records: by coefficients of standardised rows, and by the model on rows that were clipped
     scores = fed.pooled[0][:, :3] * (math.hypot(1, SHARE) if intercept else 1)
-    shortening = transcript.shortening
-    np.testing.assert_allclose(shortening.centre, centre, atol=1e-6)
-    np.testing.assert_allclose(shortening.scale, 1 / spread / math.sqrt(3), rtol=1e-5)
-    shortened = make_design(shortening(scores, 1.0), 1.0, intercept=intercept)
+    clipping = transcript.clipping
+    np.testing.assert_allclose(clipping.centre, centre, atol=1e-6)
+    np.testing.assert_allclose(clipping.scale, 1 / spread / math.sqrt(3), rtol=1e-5)
+    clipped = make_design(clipping(scores, 1.0), 1.0, intercept=intercept)
     model = transcript.models[0].reshape(rows.shape[1], -1)
-    np.testing.assert_allclose(shortened @ model, rows @ best, atol=2e-4)
+    np.testing.assert_allclose(clipped @ model, rows @ best, atol=2e-4)
 
 
 @ALL_CHANNELS
@@ -235,9 +235,9 @@ def test_columns_that_noise_hides_are_not_blown_up():
     """A column's variance counts as at least the noise of its mean square, so no scale exceeds what that allows."""
     fed = federation()
     plan = plan_of(descent(Curator(), column_std=30.0), fed, rounds=3)
-    shortening = run(plan, fed, noise=Seeded(5)).shortening
-    assert np.isfinite(shortening.scale).all()
-    assert shortening.scale.max() <= 1 / math.sqrt(30.0 / 120) + 1e-9
+    clipping = run(plan, fed, noise=Seeded(5)).clipping
+    assert np.isfinite(clipping.scale).all()
+    assert clipping.scale.max() <= 1 / math.sqrt(30.0 / 120) + 1e-9
 
 
 def test_plans_run_side_by_side_as_they_run_alone():
@@ -257,7 +257,7 @@ def test_a_saved_transcript_leads_to_the_same_model(tmp_path):
     transcript = run(plan_of(descent(Curator()), fed), fed, noise=Seeded(1))
     again = coterie.Transcript.load(transcript.save(tmp_path / "t.npz"))
     np.testing.assert_array_equal(again.models, transcript.models)
-    np.testing.assert_array_equal(again.shortening.scale, transcript.shortening.scale)
+    np.testing.assert_array_equal(again.clipping.scale, transcript.clipping.scale)
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
@@ -364,14 +364,14 @@ def test_predictions_are_those_of_the_plain_pipeline_and_of_a_copy():
     np.testing.assert_allclose(fitted.to_sklearn().decision_function(test), scores)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).decision_function(test), scores)
     np.testing.assert_allclose(fitted.design(test) @ fitted.coefficients_, scores)
-    assert model(standardise="none").fit(X, y).shortening_ is None
+    assert model(standardise="none").fit(X, y).clipping_ is None
 
 
-def test_rows_of_a_design_are_shortened_as_the_rows_they_come_from():
+def test_rows_of_a_design_are_clipped_as_the_rows_they_come_from():
     X, y = table(300)
     fitted = model().fit(X, y)
     rows = make_design(5 * X, 1.0, intercept=True)
-    np.testing.assert_allclose(fitted.shortening_.of_design(rows, 1.0), fitted.design(5 * X), atol=1e-12)
+    np.testing.assert_allclose(fitted.clipping_.of_design(rows, 1.0), fitted.design(5 * X), atol=1e-12)
 
 
 @pytest.mark.parametrize(("epsilon", "warned"), [(0.01, True), (2.0, False)])
@@ -388,7 +388,7 @@ def test_regression_and_several_classes():
     numbers = coterie.PrivateRidge(
         epsilon=2.0, delta=DELTA, adjacency="replace-one", label_bound=1.0, standardise="private", random_state=0
     )
-    assert numbers.fit(X, y - 0.5).shortening_ is not None
+    assert numbers.fit(X, y - 0.5).clipping_ is not None
     many = coterie.PrivateLogisticRegression(
         epsilon=2.0, delta=DELTA, adjacency="replace-one", classes=[0, 1, 2], standardise="private", random_state=0
     )

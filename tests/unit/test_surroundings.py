@@ -165,7 +165,7 @@ def test_what_people_should_know_is_said(change, words):
 def test_labels_are_never_cut_in_silence():
     with pytest.raises(InputError, match="label_bound: missing; the largest size that a label can have"):
         PrivateRidge(**BUDGET).fit(X, X[:, 0])
-    with pytest.warns(PrivacyWarning, match=r"labels are larger than label_bound = 0\.2 and were cut"):
+    with pytest.warns(PrivacyWarning, match=r"labels are larger than label_bound = 0\.2 and were clipped"):
         PrivateRidge(**BUDGET, label_bound=0.2, rounds=2).fit(X, X[:, 0])
 
 

@@ -140,8 +140,8 @@ class Algorithm(Generic[GrantT]):
     def models(self, public: Any) -> jax.Array:
         raise NotImplementedError
 
-    def shortening(self, public: Any) -> tuple[jax.Array, jax.Array] | None:
-        """Centre and scale by which rows were shortened before the model met them, by column, where they were."""
+    def clipping(self, public: Any) -> tuple[jax.Array, jax.Array] | None:
+        """Centre and scale by which rows were clipped before the model met them, by column, where they were."""
         return None
 
     def model(self, public: Any) -> jax.Array:

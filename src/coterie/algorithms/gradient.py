@@ -19,7 +19,7 @@ On standardised columns, whose centres and scales are released first, with noise
     m, v     centre A/n and variance B/n - m^2 of a column; without a constant column m = 0
     s        noise of a column's mean square; a variance below s counts as s, and is not seen below 2 s
 
-    u        = (x - m) / sqrt(v d'), d' the number of columns whose variance is seen; then shortened to the bound again
+    u        = (x - m) / sqrt(v d'), d' the number of columns whose variance is seen; then clipped to the bound again
     rounds 2, 3, ...: as above, on u; the regulariser is on coefficients of u
 
 Columns of different size then need no different steps. The model is handed back as coefficients of the columns as they
@@ -204,7 +204,7 @@ class StandardisedGradientDescent(Descent[StandardisedGrant]):
         n_seen = jnp.where(n_seen > 0, n_seen, moving.sum())
         return m, moving / jnp.sqrt(jnp.maximum(v, s) * n_seen)
 
-    def shortening(self, public):
+    def clipping(self, public):
         return public.centre[: self.n_scaled], public.scale[: self.n_scaled]
 
     def models(self, public):

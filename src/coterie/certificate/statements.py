@@ -287,10 +287,10 @@ def _accountant(plan: Plan, delta: float, epsilon: float) -> dict[str, Any]:
 def _bounds(plan: Plan) -> Iterator[dict[str, Any]]:
     facts = plan.facts
     enforced = {
-        "row_norm": (facts.row_norm, "longer rows are shortened to it"),
+        "row_norm": (facts.row_norm, "longer rows are clipped to it"),
         "labels": (None if facts.labels is None else list(facts.labels), "other labels are refused"),
-        "label_bound": (facts.label_bound, "larger labels are cut to it"),
-        "weight_bound": (facts.weight_bound, "larger weights are cut to it"),
+        "label_bound": (facts.label_bound, "larger labels are clipped to it"),
+        "weight_bound": (facts.weight_bound, "larger weights are clipped to it"),
     }
     for name, (value, how) in enforced.items():
         if value is not None:

@@ -336,7 +336,11 @@ def _print_plan(prepared: Any, json_line: bool) -> None:
         told = {key: document[key] for key in ("verdict", "guarantee", "views", "mechanism", "plan_digest")}
         typer.echo(json.dumps({**told, "warnings": list(cautions_of(prepared))}))
         return
-    more = {"rounds": str(prepared.plan.n_rounds), "rows": prepared.records.schema.rows_cut, "released": "nothing yet"}
+    more = {
+        "rounds": str(prepared.plan.n_rounds),
+        "rows": prepared.records.schema.rows_clipped,
+        "released": "nothing yet",
+    }
     _show(_loss_table(certificate, more, cautions_of(prepared)))
 
 

@@ -102,7 +102,7 @@ def check(
         raise typer.Exit(2)
     parties = "" if told["parties"] is None else f", {told['parties']} parties"
     typer.echo(f"{file} fits: {told['records']:,} records, {told['features']} features{parties}")
-    typer.echo(f"{told['rows_cut']:,} rows are cut to the row norm ({told['by_the_schema']})")
+    typer.echo(f"{told['rows_clipped']:,} rows are clipped to the row norm ({told['by_the_schema']})")
     if told["data_derived"]:
         typer.echo(f"VOID as a guarantee: {', '.join(told['data_derived'])} read off the data")
 

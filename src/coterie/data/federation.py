@@ -292,8 +292,8 @@ def project_rows(X: np.ndarray, bound: float) -> np.ndarray:
     return projected
 
 
-class Shortening(NamedTuple):
-    """How rows are shortened once more, about a centre and by columns: x/bound - centre, times scale, to norm 1."""
+class Clipping(NamedTuple):
+    """How rows are clipped once more, about a centre and by columns: x/bound - centre, times scale, to norm 1."""
 
     centre: np.ndarray
     scale: np.ndarray

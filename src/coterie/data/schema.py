@@ -4,10 +4,10 @@ the preprocessing that follows from them alone.
 Every constant is public, so encoding looks at no record but the one it encodes. Where they are left open, the centre of
 a number is the middle of its range, and its scale the root mean square distance from the centre of a value that is
 spread evenly over the range; one feature for each of k categories, less 1/k, is centred in the same way. All features
-are divided by `longest_row`, so that rows of that norm get norm 1, to which longer ones are cut. Left open, it is the
-root mean square norm of rows whose values are spread evenly over their ranges, or the longest that there can be if that
-is less: rows of categories alone are never cut. Dividing by the longest possible row would cut none, and leave the
-others too short against the noise (`docs/schema.md`).
+are divided by `longest_row`, so that rows of that norm get norm 1, to which longer ones are clipped. Left open, it is
+the root mean square norm of rows whose values are spread evenly over their ranges, or the longest that there can be if
+that is less: rows of categories alone are never clipped. Dividing by the longest possible row would clip none, and
+leave the others too short against the noise (`docs/schema.md`).
 """
 
 import dataclasses
@@ -533,7 +533,7 @@ class Schema:
     label: what is predicted, a `Label` or a `NumberLabel`.
     party_column: the name of the column that names each row's party, if there is one.
     longest_row: features are divided by it, so that a row of this norm becomes one of norm 1, to which longer ones are
-        then cut; left open, it follows from the columns.
+        then clipped; left open, it follows from the columns.
     """
 
     columns: tuple[Column, ...]
@@ -560,7 +560,7 @@ class Schema:
 
     @property
     def longest(self) -> float:
-        """The norm of the longest row that can be encoded; at most 1 where no row can be cut."""
+        """The norm of the longest row that can be encoded; at most 1 where no row can be clipped."""
         longest = self._longest / self._unit
         return 1.0 if math.isclose(longest, 1.0, rel_tol=1e-12) else longest
 
@@ -580,12 +580,12 @@ class Schema:
         return sum(means), sum(variances)
 
     @property
-    def share_cut(self) -> float:
-        return self.share_cut_at(1.0)
+    def share_clipped(self) -> float:
+        return self.share_clipped_at(1.0)
 
-    def share_cut_at(self, row_norm: float) -> float:
-        """Of rows whose values are spread as `NumberColumn.usual` has it, how many a row norm cuts; from the schema
-        alone, by the normal law with the same mean and variance of the squared norm."""
+    def share_clipped_at(self, row_norm: float) -> float:
+        """The share of rows longer than a row norm, where values are spread as `NumberColumn.usual` has it; from the
+        schema alone, by the normal law with the same mean and variance of the squared norm."""
         if self.longest <= row_norm:
             return 0.0
         (mean, variance), limit = self._usual, (row_norm * self._unit) ** 2
@@ -594,12 +594,14 @@ class Schema:
         return math.erfc((limit - mean) / math.sqrt(2 * variance)) / 2
 
     @property
-    def rows_cut(self) -> str:
-        """How many rows can be cut, in words; from the schema alone."""
+    def rows_clipped(self) -> str:
+        """How many rows can be clipped, in words; from the schema alone."""
         if self.longest <= 1:
-            return "no row can be cut"
+            return "no row can be clipped"
         longest = f"the longest that the schema allows is {self.longest:.3g} times the row norm"
-        return f"about {self.share_cut:.0%} of rows would be cut if values filled their ranges evenly; {longest}"
+        return (
+            f"about {self.share_clipped:.0%} of rows would be clipped if values filled their ranges evenly; {longest}"
+        )
 
     def misfits(self, table: Mapping[str, Any], *, with_label: bool = True) -> list[Misfit]:
         """Everything in a table that does not fit, column by column; for whoever holds the table."""

@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import coterie.rules as rules
 from coterie.certificate import Certificate, cautions, make_certificate, price, shown_loss
 from coterie.charts import Bar, Bars, table_html
-from coterie.data.federation import Federation, Shortening, make_design, project_rows, row_norms, split_intercept
+from coterie.data.federation import Clipping, Federation, make_design, project_rows, row_norms, split_intercept
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
@@ -115,7 +115,7 @@ class Fitted:
     privacy_: FitPrivacy
     transcript_: Transcript
     inference_: Inference
-    shortening_: Shortening | None
+    clipping_: Clipping | None
     coef_: np.ndarray
     intercept_: np.ndarray
     n_features_in_: int
@@ -134,10 +134,10 @@ class PrivateLinearModel(BaseEstimator, Fitted):
 
     The data:
 
-    bounds: public bound on the 2-norm of a row; longer rows are shortened to it, in `predict` as well.
-    weight_bound: `sample_weight` is cut to [0, weight_bound], and noise is sized for the largest; of a fit without
+    bounds: public bound on the 2-norm of a row; longer rows are clipped to it, in `predict` as well.
+    weight_bound: `sample_weight` is clipped to [0, weight_bound], and noise is sized for the largest; of a fit without
         weights for 1, if that is less.
-    standardise: "private": columns are centred and scaled by noised sums, a priced part of the fit; then shortened to
+    standardise: "private": columns are centred and scaled by noised sums, a priced part of the fit; then clipped to
         `bounds` again. "none": they stay as they are.
     data_derived: what was read off these data before the fit, such as ["scaler"]: the certificate says VOID.
 
@@ -243,7 +243,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         if privacy.people_span_parties and parties is None:
             raise InputError("parties: got None with people_span_parties; the noise depends on how many there are")
         # of an earlier fit: not to be read beside this one
-        for name in ("certificate_", "privacy_", "transcript_", "inference_", "shortening_"):
+        for name in ("certificate_", "privacy_", "transcript_", "inference_", "clipping_"):
             self.__dict__.pop(name, None)
         X, y = self._checked(X, y, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False)
         if sample_weight is not None:
@@ -288,7 +288,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         transcript = run(plan, federation, noise=noise)
         self.transcript_ = transcript
         if wanted is None:
-            self.shortening_ = transcript.shortening
+            self.clipping_ = transcript.clipping
             self._keep(transcript.models[0])
         else:
             columns = self._columns(X.shape[1])
@@ -317,9 +317,9 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         return tuple(dict.fromkeys(found))
 
     def _cut(self, X: np.ndarray, y: np.ndarray) -> Iterator[str]:
-        """For whoever holds the records, and kept nowhere: bounds that cut most of them."""
+        """For whoever holds the records, and kept nowhere: bounds that clip most of them."""
         if np.mean(row_norms(X) > self.bounds * (1 + 1e-9)) > 0.5:
-            yield f"most rows are longer than bounds = {self.bounds:g} and were cut; a Schema scales columns to fit"
+            yield f"most rows are longer than bounds = {self.bounds:g} and were clipped; a Schema scales columns to fit"
 
     def _wanted(self, *, weighted: bool) -> rules.Wanted | None:
         """Weights are squared in the variance of a sum, which only the robust one knows."""
@@ -451,11 +451,11 @@ class PrivateLinearModel(BaseEstimator, Fitted):
 
     def design(self, X: Any) -> np.ndarray:
         """The rows that were fitted: projected, with the constant column, norm at most `bounds`; where columns were
-        standardised, shortened as they were then."""
+        standardised, clipped as they were then."""
         check_is_fitted(self)
         rows = np.asarray(self._checked(X, reset=False))
-        shortening = getattr(self, "shortening_", None)
-        return self._design(rows if shortening is None else shortening(rows, float(self.bounds)))
+        clipping = getattr(self, "clipping_", None)
+        return self._design(rows if clipping is None else clipping(rows, float(self.bounds)))
 
     def _checked(self, X: Any, *y: Any, **wanted: Any) -> Any:
         """By scikit-learn, which however quotes cells and advises imputers, and these would look at the records."""
@@ -480,15 +480,15 @@ class PrivateLinearModel(BaseEstimator, Fitted):
     def _plain(self, plain: Any, **attributes: Any) -> Pipeline:
         """Projection to the public row norm, then `plain` with the fitted coefficients: a private model has only ever
         seen projected rows, so without the projection long rows would get other predictions. So it is with rows that
-        were shortened when columns were standardised."""
+        were clipped when columns were standardised."""
         nothing, bound = [[0.0] * self.n_features_in_], {"bound": float(self.bounds)}
         plain.coef_, plain.intercept_ = self.coef_.copy(), self.intercept_.copy()
         plain.n_features_in_, plain.n_iter_ = self.n_features_in_, self.n_iter_
         for name, value in attributes.items():
             setattr(plain, name, value)
         steps: list[tuple[str, Any]] = [("project", project_rows)]
-        if getattr(self, "shortening_", None) is not None:
-            steps.append(("shorten", self.shortening_))
+        if getattr(self, "clipping_", None) is not None:
+            steps.append(("clip", self.clipping_))
         fitted = [(name, FunctionTransformer(step, kw_args=bound, validate=True).fit(nothing)) for name, step in steps]
         return Pipeline([*fitted, ("model", plain)])
 

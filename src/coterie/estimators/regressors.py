@@ -22,7 +22,7 @@ LOSSES = ("huber", "squared")
 class _PrivateRegressor(RegressorMixin, PrivateLinearModel):
     """Parameters of regressors:
 
-    label_bound: labels are cut to [-label_bound, label_bound]; it has no default, for it would cut in silence.
+    label_bound: labels are clipped to [-label_bound, label_bound]; it has no default, for it would clip in silence.
     loss: how the influence of a record is bounded. "huber": squared up to `threshold`, then linear. "squared": the
         gradient of each record is clipped to threshold * bounds, which needs trust "curator" or "secure-sum".
     threshold: label_bound when left open.
@@ -47,7 +47,7 @@ class _PrivateRegressor(RegressorMixin, PrivateLinearModel):
         yield from super()._cut(X, y)
         assert self.label_bound is not None
         if np.mean(np.abs(y) > self.label_bound) > 0.01:
-            yield f"labels are larger than label_bound = {self.label_bound:g} and were cut"
+            yield f"labels are larger than label_bound = {self.label_bound:g} and were clipped"
 
     def _loss(self) -> Loss:
         return Squared() if self.loss == "squared" else Huber(self._threshold)

@@ -244,7 +244,7 @@ def _notes(plan: Plan, robust: bool) -> Iterator[str]:
     facts, problem = plan.facts, plan.problem
     yield (
         "Estimated are the coefficients that fit the population best, on rows within the bounds: rows longer than "
-        f"{facts.row_norm:.6g} count as if shortened to it."
+        f"{facts.row_norm:.6g} count as if clipped to it."
     )
     if facts.label_bound is not None:
         yield f"Labels beyond ±{facts.label_bound:.6g} count as if they were that."

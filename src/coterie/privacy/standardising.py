@@ -11,7 +11,7 @@ are: sums of vectors without negative entries have none either. Under noise of s
 two Gaussian releases of squared ratio 6/s^2 (replace-one) or 2/s^2 (zero-out).
 
 *Centre and scale* are functions of these two releases and public numbers. A record's standardised row is a function of
-that record and of them alone, shortened to the bound that was there before; so neighbouring data sets have neighbouring
+that record and of them alone, clipped to the bound that was there before; so neighbouring data sets have neighbouring
 standardised rows, and each gradient costs what it costs without standardising.
 """
 

@@ -568,7 +568,7 @@ def _data(run: RunFiles) -> Markup:
         )
         heading = ["column", "kind", "allowed", "encoded", "blanks"]
         parts += [table(heading, rows[:MOST_ROWS], "Columns"), _more(len(rows), "model.json")]
-        parts.append(paragraph(f"Long rows: {run.schema.rows_cut}.", kind="soft"))
+        parts.append(paragraph(f"Long rows: {run.schema.rows_clipped}.", kind="soft"))
     bounds = run.certificate.document["bounds"]
     shown = [(b["bound"].replace("_", " "), f"{_bound(b['value'])}; {b['source']}; {b['enforced']}") for b in bounds]
     parts += [Markup("<h3>Bounds that were kept</h3>"), facts(shown, "Bounds")]

@@ -330,13 +330,13 @@ def _page(proposal: Proposal) -> str:
         "",
         "## What must hold at each site",
         "",
-        f"- Rows of 2-norm at most {facts.row_norm:g}; longer ones are shortened.",
-        f"- Weights of records at most {facts.weight_bound:g}; larger ones are cut.",
+        f"- Rows of 2-norm at most {facts.row_norm:g}; longer ones are clipped.",
+        f"- Weights of records at most {facts.weight_bound:g}; larger ones are clipped.",
     ]
     if facts.labels is not None:
         lines.append(f"- Labels: {', '.join(map(plain, facts.labels))}.")
     if facts.label_bound is not None:
-        lines.append(f"- Labels between -{facts.label_bound:g} and {facts.label_bound:g}; larger ones are cut.")
+        lines.append(f"- Labels between -{facts.label_bound:g} and {facts.label_bound:g}; larger ones are clipped.")
     if proposal.schema is not None:
         lines += ["", "| column | allowed |", "|---|---|"]
         lines += [f"| {plain(column.name)} | {_allowed(column)} |" for column in proposal.schema.columns]

@@ -133,7 +133,7 @@ def _rows(misfit: fitting.Misfit, table: Table) -> Iterator[Misfit]:
     elif misfit.what == fitting.OUTSIDE and share > MOST_CUT:
         yield row(f"outside {misfit.needed}: most of the column, in another unit?", rows, misfit.values[0], True)
     elif misfit.what == fitting.OUTSIDE:
-        yield row(f"outside {misfit.needed}, would be cut", rows, misfit.values[0], False)
+        yield row(f"outside {misfit.needed}, would be clipped", rows, misfit.values[0], False)
     else:
         yield row(misfit.what, rows, misfit.values[0], misfit.refused)
 

@@ -377,8 +377,8 @@ def cautions_of(made: Prepared | Outcome) -> tuple[str, ...]:
     plan = made.plan if isinstance(made, Prepared) else made.transcript.plan
     told = cautions(plan, made.spec.privacy.delta)
     schema, derived = made.records.schema, plan.facts.data_derived
-    if not derived and schema.share_cut_at(plan.facts.row_norm) > MOST_ROWS:
-        told += ("most rows will be cut to the row norm: by the schema they are longer; raise longest_row in it",)
+    if not derived and schema.share_clipped_at(plan.facts.row_norm) > MOST_ROWS:
+        told += ("most rows will be clipped to the row norm: by the schema they are longer; raise longest_row in it",)
     return told
 
 
@@ -417,7 +417,7 @@ def model_of(
     inference: Inference | None = None,
 ) -> dict[str, Any]:
     """Coefficients with all that is needed to apply them to a table: they are for rows that the schema encodes, held to
-    the row norm and, where columns were standardised, shortened as they were then. By feature, one number or one per
+    the row norm and, where columns were standardised, clipped as they were then. By feature, one number or one per
     class; a plain list where the model does not live on features."""
     plan, model = transcript.plan, transcript.models[0] if inference is None else inference.shrunk
     named: dict[str, Any] = {"intercept": None, "coefficients": model.tolist()}
@@ -429,9 +429,9 @@ def model_of(
             "intercept": _alone(constants.tolist()) if intercept else None,
             "coefficients": {name: _alone(row) for name, row in by_feature},
         }
-    shortening = transcript.shortening if inference is None else None
-    if shortening is not None:
-        named["shortening"] = {name: values.tolist() for name, values in shortening._asdict().items()}
+    clipping = transcript.clipping if inference is None else None
+    if clipping is not None:
+        named["clipping"] = {name: values.tolist() for name, values in clipping._asdict().items()}
     return {
         "loss": type(plan.problem.loss).__name__,
         "labels": None if plan.facts.labels is None else list(plan.facts.labels),

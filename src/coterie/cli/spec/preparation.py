@@ -254,7 +254,7 @@ def _federation(spec: Spec, X: np.ndarray, y: np.ndarray, **more: Any) -> Federa
 
 
 def _weights(name: str, table: Table) -> np.ndarray:
-    """Weights have no range of their own: `weight_bound` cuts them."""
+    """Weights have no range of their own: they are clipped to `weight_bound`."""
     values = table.pop(name)
     if values.dtype != np.float64:
         raise InputError(f"data.weight_column: {name!r} holds texts; numbers are needed")

@@ -242,9 +242,9 @@ def check_file(schema_path: Path, file: Path, *, dialect: Dialect = USUAL, show_
         "features": len(schema.feature_names),
         "parties": parties,
         "data_derived": list(data_derived),
-        "by_the_schema": schema.rows_cut,
+        "by_the_schema": schema.rows_clipped,
     }
     if not any(row["refused"] for row in misfits):
-        # rounding can leave the longest rows a hair above 1, and nobody would call that a cut
-        summary["rows_cut"] = int(np.sum(row_norms(schema.encode(table)) > 1 + 1e-9))
+        # rounding can leave the longest rows a hair above 1, and nobody would call that clipping
+        summary["rows_clipped"] = int(np.sum(row_norms(schema.encode(table)) > 1 + 1e-9))
     return Checked(summary, misfits)
