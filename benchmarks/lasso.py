@@ -34,17 +34,18 @@ from coterie.papers.fixed_point.figure_1 import (
     plan_of,
 )
 from coterie.papers.fixed_point.figure_1 import models as models_of
+from coterie.papers.panels import MOVES, SUM_OF_MOVES, SUM_OF_STATES
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, PoissonGaussian
 
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 20.0)
-METHODS = ("M1", "M2", "M3", "DP-SGD", "DP-GD")
+METHODS = (MOVES, SUM_OF_MOVES, SUM_OF_STATES, "DP-SGD", "DP-GD")
 # a proximal step of one record moves like a gradient step of length step/(1 + step), so it takes more rounds
 PROXIMAL = {"rounds": (3, 10, 30, 100, 300, 1000, 3000), "steps": (0.25, 1.0, 4.0)}
 GRADIENT = {"rounds": (3, 10, 30, 100, 300, 1000), "steps": (0.25, 1.0, 4.0, 16.0, 64.0)}
-GRIDS = {"M1": PROXIMAL, "M2": PROXIMAL, "M3": PROXIMAL, "DP-SGD": GRADIENT, "DP-GD": GRADIENT}
+GRIDS = {MOVES: PROXIMAL, SUM_OF_MOVES: PROXIMAL, SUM_OF_STATES: PROXIMAL, "DP-SGD": GRADIENT, "DP-GD": GRADIENT}
 # more of them never helped it, and everybody draws noise of their own
-MOST_ROUNDS = {"M1": 300}
+MOST_ROUNDS = {MOVES: 300}
 CLIPS = (0.1, 0.3)
 
 
@@ -52,7 +53,7 @@ def calibrate(cell):
     """The least noise multiplier, to 0.1 %; it depends on nothing but (method, rounds, epsilon)."""
     method, rounds, epsilon = cell
     sampled = method in SAMPLED
-    count = plan_of("M1", Setting(rounds, 8.0, 0.1), 1.0).most_charged if method == "M1" else rounds
+    count = plan_of(MOVES, Setting(rounds, 8.0, 0.1), 1.0).most_charged if method == MOVES else rounds
 
     def loss(multiplier, accountant):
         event = PoissonGaussian(1 / multiplier, RATE) if sampled else Gaussian(1 / multiplier)

@@ -13,6 +13,7 @@ from coterie.papers.frontier import diffprivlib as frontier_diffprivlib
 from coterie.papers.frontier import figure as frontier
 from coterie.papers.frontier import methods as frontier_methods
 from coterie.papers.measures import APPROXIMATE, PUBLISHED, PURE
+from coterie.papers.panels import MOVES, SUM_OF_MOVES, SUM_OF_STATES
 from coterie.papers.recycled import figure_1 as convergence
 from coterie.papers.recycled import figure_5 as comparison
 from coterie.papers.recycled import figures_3_and_4 as settings
@@ -157,7 +158,7 @@ def test_comparison_reads_each_accounting_off_the_runs_matched_under_it():
 
 def test_the_lasso_s_noise_costs_what_it_is_asked_to():
     setting = fixed_point.Setting(10, 1.0, 0.1)
-    for method, accountant in (("M1", "best"), ("M3", "best"), ("DP-SGD", "pld")):
+    for method, accountant in ((MOVES, "best"), (SUM_OF_STATES, "best"), ("DP-SGD", "pld")):
         plan = fixed_point.plan_of(method, setting, fixed_point.certified_multiplier(method, 10, 1.0))
         assert 0.97 < plan.epsilon(fixed_point.DELTA, accountant=accountant) <= 1.0 + 1e-9
 
@@ -165,14 +166,14 @@ def test_the_lasso_s_noise_costs_what_it_is_asked_to():
 def test_theorem_3_asks_for_far_less_noise_than_is_certified():
     rounds, epsilon = 100, 1.0
     published = fixed_point.published_multiplier(rounds, epsilon)
-    plan = fixed_point.plan_of("M1", fixed_point.Setting(rounds, 1.0, 0.1), published)
+    plan = fixed_point.plan_of(MOVES, fixed_point.Setting(rounds, 1.0, 0.1), published)
     assert plan.epsilon(fixed_point.DELTA) > 10 * epsilon
 
 
 def test_the_lasso_runs_are_those_of_the_seed():
     setting = fixed_point.Setting(2, 1.0, 0.1)
     first, again, other = (
-        fixed_point.models("M2", setting, 1.0, data=3, noise=seed, repeats=2)["last"] for seed in (0, 0, 1)
+        fixed_point.models(SUM_OF_MOVES, setting, 1.0, data=3, noise=seed, repeats=2)["last"] for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -189,12 +190,12 @@ def test_claims_about_the_lasso_need_no_method_of_a_full_run():
     admm, sgd = fixed_point.ADMM, fixed_point.SGD
     curves = [
         *(falling(panel, name, y) for panel in ("a", "a retuned") for name, y in ((admm, 0.01), (sgd, 0.02))),
-        *(falling("b", name, y) for name, y in (("M2", 0.03), (sgd, 0.02))),
+        *(falling("b", name, y) for name, y in ((SUM_OF_MOVES, 0.03), (sgd, 0.02))),
         Curve("a certified", admm, 5 * x, 0.01 * x, x, x),
         falling("a certified", sgd, 0.02),
         *(
             Curve(fixed_point.PICKED, f"{name}, ε = {epsilon:g}", np.arange(4), np.array(picked))
-            for name in ("M2", sgd)
+            for name in (SUM_OF_MOVES, sgd)
             for epsilon, picked in ((0.1, (1.0, 0.1, 0.5, 3.0)), (1.0, (0.25 if name == sgd else 1.0, 0.1, 0.5, 30.0)))
         ),
         *(Curve("without noise", name, np.arange(1, 4), np.full(3, y)) for name, y in ((admm, 0.01), (sgd, 0.02))),
@@ -202,14 +203,14 @@ def test_claims_about_the_lasso_need_no_method_of_a_full_run():
     claims = fixed_point.claims(Curves(curves), TINY)
     assert all(np.isfinite(c.margin) for c in claims)
     verdict = {(c.accounting, c.text.split(":")[0]): c.holds for c in claims}
-    for name, smaller_steps in (("M2", False), (sgd, True)):
+    for name, smaller_steps in ((SUM_OF_MOVES, False), (sgd, True)):
         assert verdict[APPROXIMATE, f"low privacy asks for more training steps of {name}"]
         assert verdict[APPROXIMATE, f"low privacy asks for smaller step sizes of {name}"] == smaller_steps
     at_their_cost = [c for c in claims if "at the ε they cost" in c.text]
     assert [c.margin_means.split(", DP-SGD's ")[1].split()[0] for c in at_their_cost] == ["interpolated", "as"]
     assert [c.holds for c in at_their_cost] == [True, True]
     assert verdict[PUBLISHED, "private ADMM does especially well at high privacy"]
-    assert not verdict[APPROXIMATE, "M2 does especially well at high privacy"]
+    assert not verdict[APPROXIMATE, f"{SUM_OF_MOVES} does especially well at high privacy"]
     assert not verdict[APPROXIMATE, "private ADMM's runs cost what Theorem 3 says"]
 
 
@@ -265,16 +266,19 @@ def _drawn_up(x, **by_method):
 def test_the_table_of_the_frontier():
     curves = _drawn_up(
         np.array([1.0, 4.0]),
-        PP=(0.17, 0.15), published_PP=(0.17, 0.15), M1=(0.3, 0.2), DVP=(0.17, 0.15), published_DVP=(0.3, 0.2),
-        PVP=(0.155, 0.15), M3=(0.162, 0.161), **{"R-ADMM": (0.15, 0.15), "published_R-ADMM": (0.15, 0.15)},
+        **{
+            "PP": (0.17, 0.15), "published_PP": (0.17, 0.15), MOVES: (0.3, 0.2), "DVP": (0.17, 0.15),
+            "published_DVP": (0.3, 0.2), "PVP": (0.155, 0.15), SUM_OF_STATES: (0.162, 0.161),
+            "R-ADMM": (0.15, 0.15), "published_R-ADMM": (0.15, 0.15),
+        },
     )  # fmt: skip
     cells = {row.method: row.cells()[2:] for row in frontier.rows(curves)}
     assert cells == {
         "PP": ["2", "32", "16"],
-        "M1": ["> 4", "", ""],
+        MOVES: ["> 4", "", ""],
         "DVP": ["2", "> 64", "≥ 32"],
         "PVP": ["≤ 1", "", ""],
-        "M3": ["> 4", "", ""],
+        SUM_OF_STATES: ["> 4", "", ""],
         "R-ADMM": ["≤ 1", "≤ 16", "?"],
     }
     text = frontier.as_markdown(curves)
@@ -290,8 +294,10 @@ def test_the_table_of_the_frontier():
 def test_claims_of_the_frontier():
     curves = _drawn_up(
         np.array([1.0, 4.0]),
-        PP=(0.166, 0.15), published_PP=(0.17, 0.15), DVP=(0.3, 0.2), published_DVP=(0.3, 0.2), M3=(0.164, 0.158),
-        M2=(0.27, 0.161),
+        **{
+            "PP": (0.166, 0.15), "published_PP": (0.17, 0.15), "DVP": (0.3, 0.2), "published_DVP": (0.3, 0.2),
+            SUM_OF_STATES: (0.164, 0.158), SUM_OF_MOVES: (0.27, 0.161),
+        },
     )  # fmt: skip
     verdict = {c.text: c.holds for c in frontier.claims(curves, TINY)}
     below = "does so at a certified ε below its paper's own bound at that error"
@@ -299,8 +305,8 @@ def test_claims_of_the_frontier():
     # neither comes near, so nothing is known
     assert f"{below} (DVP, N = 5)" not in verdict
     line = "is within half a point of the reference line for one noise at every ε"
-    assert verdict[f"M3, N = 5, {line}"]
-    assert not verdict[f"M2, N = 5, {line}"]
+    assert verdict[f"{SUM_OF_STATES}, N = 5, {line}"]
+    assert not verdict[f"{SUM_OF_MOVES}, N = 5, {line}"]
     assert verdict["the best method at N = 5, ε = 1 is within half a point of the reference line for as many noises"]
     picture = frontier.draw(curves)
     titles = [axes.get_title() for axes in picture.axes]

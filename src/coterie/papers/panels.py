@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 BARS = 20
 # along an axis of numbers as people write them
 INCHES_PER_NUMBER = 0.42
-# what a reader of a legend cannot know
-WORDS = {
-    "M1": "ADMM, each party's moves noised",
-    "M2": "ADMM, sum of moves noised",
-    "M3": "ADMM, sum of states noised",
-}
+# methods of the fixed-point family, in legends and claims
+MOVES, SUM_OF_MOVES, SUM_OF_STATES = (
+    "ADMM, each party's moves noised",
+    "ADMM, sum of moves noised",
+    "ADMM, sum of states noised",
+)
 # the label of an axis of shares, which is drawn in percent
 ERROR = "test error"
 
@@ -39,7 +39,7 @@ Styles = Mapping[str, Mapping[str, Any]]
 def plot(axes: Any, curves: Iterable[Curve], styles: Styles, *, more: str = "", **style: Any) -> None:
     """Lines, with the range over runs as bars; `more` is added to the legend."""
     for curve in curves:
-        look = {"lw": 1.4, "label": WORDS.get(curve.name, curve.name) + more, **styles.get(curve.name, {}), **style}
+        look = {"lw": 1.4, "label": curve.name + more, **styles.get(curve.name, {}), **style}
         axes.plot(curve.x, curve.y, **look)
         if curve.low is not None and curve.high is not None and np.any(curve.high > curve.low):
             at = slice(None, None, max(1, len(curve.x) // BARS))

@@ -31,7 +31,7 @@ from coterie.network.topology import EVERYBODY_WORKS, Poisson, Sample
 from coterie.papers.figure import Accounting, Claim, Claims, Curve, Curves, Figure, Part, Scale, chosen, printed
 from coterie.papers.fixed_point.published import PublishedLoss, published_epsilon, theorem_3_central
 from coterie.papers.measures import APPROXIMATE, PUBLISHED
-from coterie.papers.panels import finish, grid, plot
+from coterie.papers.panels import MOVES, SUM_OF_MOVES, SUM_OF_STATES, finish, grid, plot
 from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, PoissonGaussian
@@ -44,8 +44,10 @@ N, P, SUPPORT, LABEL_STD, DELTA, RATE = 1000, 64, 8, 0.1, 1e-6, 0.1
 # the universal threshold for columns of norm sqrt(N/P)
 KAPPA = LABEL_STD * math.sqrt(2 * math.log(P) / N) / math.sqrt(P)
 PROBLEM = Problem(loss=Squared(), regulariser=L1(KAPPA), record_weight=1 / N)
+# by the place of the noise
+ADMMS = (MOVES, SUM_OF_MOVES, SUM_OF_STATES)
 # by secret Poisson coins
-SAMPLED = ("M2", "DP-SGD")
+SAMPLED = (SUM_OF_MOVES, "DP-SGD")
 # draws: the private one, and those for settings
 TEST_DATA, PUBLIC_DATA = 3, (1, 2)
 TUNING_RUNS = 2
@@ -89,7 +91,7 @@ def objective(models: np.ndarray, seed: int) -> np.ndarray:
 def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
     regulariser = PROBLEM.regulariser
     secret = Poisson(probability=RATE, seed=None)
-    if not method.startswith("M"):
+    if method not in ADMMS:
         return NoisyGradientDescent(
             mechanism=GaussianGradient(noise_multiplier=multiplier, clip=setting.clip),
             regulariser=regulariser,
@@ -98,11 +100,11 @@ def algorithm(method: str, setting: Setting, multiplier: float) -> Algorithm:
             selection=secret if method == "DP-SGD" else EVERYBODY_WORKS,
         )
     steps: Any = {"prox_step": setting.step * N, "relaxation": setting.relaxation, "noise_multiplier": multiplier}
-    if method == "M1":
+    if method == MOVES:
         selection = Sample(count=int(RATE * N), seed=0)
         mechanism = LocalNoise(**steps, clip=setting.clip)
         return LocallyNoisedADMM(mechanism=mechanism, regulariser=regulariser, selection=selection)
-    if method == "M2":
+    if method == SUM_OF_MOVES:
         mechanism = SumNoise(**steps, clip=setting.clip)
         return SumNoisedADMM(mechanism=mechanism, regulariser=regulariser, channel=Curator(), selection=secret)
     mechanism = BroadcastNoise(**steps, clip=setting.clip / setting.step)
@@ -134,7 +136,7 @@ def certified_multiplier(method: str, rounds: int, epsilon: float) -> float:
     """The least noise multiplier, to 0.1 %, or to 1 % where people are sampled."""
     if method in SAMPLED:
         return _sampled_multiplier(rounds, epsilon)
-    count = plan_of("M1", Setting(rounds, 1.0, 0.1), 1.0).most_charged if method == "M1" else rounds
+    count = plan_of(MOVES, Setting(rounds, 1.0, 0.1), 1.0).most_charged if method == MOVES else rounds
     return _least(lambda m: accountants.epsilon([(Gaussian(1 / m), count)], DELTA, "best"), epsilon, 1e-2, 1e7)
 
 
@@ -149,7 +151,7 @@ def _sampled_multiplier(rounds: int, epsilon: float) -> float:
 
 
 def published_multiplier(rounds: int, epsilon: float) -> float:
-    """Of M1, by the paper's Theorem 3 for who sees the last model alone, its conditions on sigma not asked.
+    """Of noised moves, by the paper's Theorem 3 for who sees the last model alone, its conditions on sigma not asked.
 
     Clipping at C stands for L gamma. sigma is the noise of eta: half of it is added to a clipped move.
     """
@@ -204,7 +206,7 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
 
     contest(PUBLISHED, curves("a", ADMM), curves("a", SGD))
     for curve in curves.of("b"):
-        if curve.name.startswith("M"):
+        if curve.name in ADMMS:
             contest(APPROXIMATE, curve, curves("b", SGD))
     shown: dict[Accounting, str] = {PUBLISHED: "a", APPROXIMATE: "b"}
     for accounting, panel in shown.items():
@@ -224,7 +226,7 @@ def claims(curves: Curves, scale: Scale) -> list[Claim]:
             accounting=PUBLISHED,
         )
     for curve in curves.of("b"):
-        if curve.name != SGD and not curve.name.startswith("M"):
+        if curve.name not in (SGD, *ADMMS):
             continue
         lowest, largest = (curves(PICKED, f"{curve.name}, ε = {epsilon:g}").y for epsilon in curve.x[[0, -1]])
         (first_step, *_, first_rounds), (last_step, *_, last_rounds) = lowest, largest
@@ -293,20 +295,20 @@ ADMM_STEPS, RELAXATIONS, CLIPS = (1.0, 4.0, 16.0, 64.0), (0.5, 1.0), (0.03, 0.1,
 SGD_STEPS = (0.25, 1.0, 4.0, 16.0)
 # rounds, steps
 HONEST: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
-    "M1": ((3, 30), (1.0, 4.0)),
-    "M2": ((3, 30, 300), (1.0, 4.0)),
-    "M3": ((3, 30, 300), (1.0, 4.0)),
+    MOVES: ((3, 30), (1.0, 4.0)),
+    SUM_OF_MOVES: ((3, 30, 300), (1.0, 4.0)),
+    SUM_OF_STATES: ((3, 30, 300), (1.0, 4.0)),
     "DP-SGD": ((3, 30, 300), (0.25, 1.0, 4.0)),
     "DP-GD": ((3, 10, 30, 300), (0.25, 1.0, 16.0, 64.0)),
 }
 HONEST_CLIPS = (0.1, 0.3)
-QUICK_METHODS, QUICK_STEP = ("M2", "DP-SGD"), 1.0
+QUICK_METHODS, QUICK_STEP = (SUM_OF_MOVES, "DP-SGD"), 1.0
 LOOKS = {
     ADMM: {"color": "tab:blue"},
     SGD: {"color": "tab:orange"},
-    "M1": {"color": "tab:cyan"},
-    "M2": {"color": "tab:blue"},
-    "M3": {"color": "tab:purple"},
+    MOVES: {"color": "tab:cyan"},
+    SUM_OF_MOVES: {"color": "tab:blue"},
+    SUM_OF_STATES: {"color": "tab:purple"},
     "DP-GD": {"color": "tab:red"},
 }
 
@@ -340,7 +342,7 @@ def _noise(name: str, rounds: int, epsilon: float) -> float:
 
 
 def _papers(name: str) -> Part:
-    method = "M1" if name == ADMM else "DP-SGD"
+    method = MOVES if name == ADMM else "DP-SGD"
 
     def scored(setting: Setting, epsilon: float, scale: Scale, repeats: int) -> np.ndarray:
         noise = _noise(name, setting.rounds, epsilon)
@@ -408,7 +410,7 @@ def _honest(method: str) -> Part:
             told.append(_told(f"{method}, ε = {epsilon:g}", picked))
         return [_over_epsilon("b", method, epsilons, values), *told]
 
-    return Part(compute=compute, cost=40 if method != "M1" else 15)
+    return Part(compute=compute, cost=40 if method != MOVES else 15)
 
 
 def _references(scale: Scale) -> list[Curve]:
@@ -457,7 +459,7 @@ FIGURES = (
             printed("participation", "10 % of the people per round"),
             chosen(
                 "sampling",
-                "private ADMM (M1): a public draw of 100 of the 1000; M2 and DP-SGD: secret Poisson coins",
+                f"{MOVES}: a public draw of 100 of the 1000; {SUM_OF_MOVES}, DP-SGD: secret Poisson coins",
                 "the text samples with a probability of 10 %, Algorithm 3 and Theorem 3 a set of fixed size",
             ),
             chosen(

@@ -31,7 +31,7 @@ from coterie.papers.frontier.methods import (
     published_plan,
 )
 from coterie.papers.measures import APPROXIMATE, DELTA, PUBLISHED
-from coterie.papers.panels import finish, grid, plot
+from coterie.papers.panels import SUM_OF_MOVES, SUM_OF_STATES, finish, grid, plot
 from coterie.papers.recycled.experiment import errors, with_published_total
 from coterie.privacy.noise import Seeded
 from coterie.rules import GRADIENT_ROUNDS
@@ -251,7 +251,7 @@ def _of_times_less(row: Row) -> float | None:
 
 # fewer where a round takes long: with many parties, and with states that need many rounds
 EPSILONS = {1: (0.5, 1.0, 2.0, 4.0, 8.0), 5: (0.5, 1.0, 2.0, 4.0, 8.0), 20: (1.0, 4.0, 8.0), 100: (1.0, 4.0, 8.0)}
-SLOW, SLOW_ROUNDS = ("M2", "M3"), {1: 400, 5: 400, 20: 50, 100: 50}
+SLOW, SLOW_ROUNDS = (SUM_OF_MOVES, SUM_OF_STATES), {1: 400, 5: 400, 20: 50, 100: 50}
 SLOW_EPSILONS = {1: (1.0, 2.0, 4.0, 8.0), 5: (1.0, 2.0, 4.0, 8.0), 20: (1.0, 4.0, 8.0), 100: (1.0, 8.0)}
 # about, of five runs, on one core
 SECONDS_A_ROUND = {1: 0.2, 5: 0.25, 20: 0.5, 100: 1.3}
@@ -406,8 +406,8 @@ FIGURES = (
                 "runs", 5, "time; the reference numbers are means of 10: margins below the drawn ranges decide nothing"
             ),
             chosen(
-                "M2 and M3",
-                f"rounds at most, by N: {SLOW_ROUNDS}; ε by N: {SLOW_EPSILONS}",
+                "rounds of " + " and ".join(SLOW),
+                f"at most, by N: {SLOW_ROUNDS}; ε by N: {SLOW_EPSILONS}",
                 "their rule asks for up to 1000 rounds, which takes too long here: they would go further",
             ),
             chosen("ε by N", EPSILONS, "from where few to where most come within a point; fewer where rounds are slow"),
@@ -416,7 +416,9 @@ FIGURES = (
             ),
             chosen(OUTPUT_NOISED, "at N = 5 alone", "time"),
             chosen("δ", DELTA, "far below one over the number of records"),
-            chosen("reference line, one noise", "that of N = 1", "M2, M3 and DP-GD add one noise at every N"),
+            chosen(
+                "reference line, one noise", "that of N = 1", f"{', '.join(SLOW)} and DP-GD add one noise at every N"
+            ),
             *PUBLISHED_CHOICES,
             chosen("diffprivlib", "LogisticRegression, C = 1, data_norm = 1, no intercept", "the same problem"),
             chosen(

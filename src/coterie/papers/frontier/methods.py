@@ -13,6 +13,7 @@ from coterie.papers.census import PARTY_WEIGHT, Network, network
 from coterie.papers.dual_variable import figure_2 as dual_variable
 from coterie.papers.figure import chosen, printed
 from coterie.papers.measures import DELTA
+from coterie.papers.panels import MOVES, SUM_OF_MOVES, SUM_OF_STATES
 from coterie.papers.penalty import figure_1 as penalty_convergence
 from coterie.papers.penalty.figure_1 import THETA
 from coterie.papers.penalty.figures_2_to_4 import GROWTHS
@@ -28,9 +29,9 @@ GRAPHS = {1: "complete", 5: "ring", 20: "watts-strogatz", 100: "watts-strogatz"}
 PROBLEM = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
 OUTPUT_NOISED = "MR-ADMM, output noise"
 NEEDS_NEIGHBOURS = ("DVP", "PVP", "PP", "R-ADMM", "MR-ADMM", OUTPUT_NOISED)
-METHODS = (*NEEDS_NEIGHBOURS, "one release", "M1", "walk", "M2", "M3", "DP-GD")
+METHODS = (*NEEDS_NEIGHBOURS, "one release", MOVES, "walk", SUM_OF_MOVES, SUM_OF_STATES, "DP-GD")
 # for all parties, however many they are
-ONE_NOISE = ("M2", "M3", "DP-GD")
+ONE_NOISE = (SUM_OF_MOVES, SUM_OF_STATES, "DP-GD")
 # of MR-ADMM's penalty per pair of iterations
 GROWTH = 1.04
 GROWING = ("MR-ADMM", OUTPUT_NOISED)
@@ -42,10 +43,10 @@ RULES = {
     "MR-ADMM": ("none", "recycled-admm"),
     OUTPUT_NOISED: ("none", "recycled-admm"),
     "one release": ("none", "one-release-average"),
-    "M1": ("none", "locally-noised-admm"),
+    MOVES: ("none", "locally-noised-admm"),
     "walk": ("none", "walk-admm"),
-    "M2": ("curator", "sum-noised-admm"),
-    "M3": ("curator", "broadcast-noised-admm"),
+    SUM_OF_MOVES: ("curator", "sum-noised-admm"),
+    SUM_OF_STATES: ("curator", "broadcast-noised-admm"),
     "DP-GD": ("curator", "noisy-gradient-descent"),
 }
 
@@ -133,7 +134,7 @@ PUBLISHED_CHOICES = (
     ),
     chosen(
         "papers without a bound here",
-        "PVP, output noise, M1, M2, M3, walk",
+        f"PVP, output noise, {MOVES}, {SUM_OF_MOVES}, {SUM_OF_STATES}, walk",
         "the graph family's papers bound noise in the objective alone; FP's theorems protect all that a party holds",
     ),
 )
