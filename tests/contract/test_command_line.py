@@ -157,6 +157,13 @@ main()
     assert np.isfinite(transcript.models).all()
 
 
+@pytest.mark.parametrize("group", [(), ("schema",), ("certificate",), ("site",)], ids=" ".join)
+def test_every_command_is_listed_by_a_whole_sentence(group):
+    listed = coterie(*group, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2].strip().splitlines()
+    assert len(listed) >= 2
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_help_and_version_answer_without_loading_jax():
     script = "import sys, coterie.cli.main; assert 'jax' not in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -29,7 +29,7 @@ def audit(
     seconds: Annotated[float | None, typer.Option(min=0.0, help="Start no check after so many seconds.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Other runs and neighbours for another seed.")] = 0,
 ) -> None:
-    """Try to refute the stated privacy loss of every algorithm, mechanism, noise law and adjacency.
+    """Try to refute the stated privacy losses. That is, of every algorithm, mechanism, noise law and adjacency.
 
     Exact densities, replayed steps on worst neighbours, tests of the noise, exact views of whole runs, and games in
     which whole transcripts are told apart, at a chance of 0.001 that anything correct fails. Exit status 1 if anything

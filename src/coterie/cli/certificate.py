@@ -18,7 +18,7 @@ def verify(
     path: Annotated[Path, _PATH],
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Recompute a certificate from the plan inside it, and refuse it where it says anything else (exit code 2).
+    """Recompute a certificate from the plan inside it. It is refused where it says anything else (exit code 2).
 
     Of a run's directory, the plan, the transcript, the model and the sums of all files are checked as well; of a run
     between sites also every site's signature, and it says who signed.

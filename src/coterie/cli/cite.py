@@ -27,7 +27,7 @@ def cite(
     bibtex: Annotated[bool, typer.Option("--bibtex", help="Print BibTeX entries.")] = False,
     json_list: Annotated[bool, JSON_LIST] = False,
 ) -> None:
-    """Print what to cite: Coterie, and the paper behind each algorithm."""
+    """Print what to cite: Coterie and the papers behind it."""
     found = _found(names or [])
     if json_list:
         typer.echo(json.dumps([citation.as_dict() for citation in found]))

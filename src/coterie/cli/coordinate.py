@@ -39,7 +39,7 @@ def coordinate(
     key: Annotated[Path | None, typer.Option(help="[default: coordinator.key, beside the proposal]")] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Run what every site has approved, round by round; everybody ends with the same directory.
+    """Run what every site has approved, round by round. Everybody ends with the same directory.
 
     Shows the round, who has answered and who is waited for. It can be stopped and started again: what was released is
     kept beside the proposal, and sites answer what they have answered before.

@@ -23,7 +23,7 @@ def datasets(
     ] = None,
     json_list: Annotated[bool, JSON_LIST] = False,
 ) -> None:
-    """List the data sets of the package: sizes, labels, parties, and whom to credit.
+    """List the data sets of the package. With sizes, labels, parties, and whom to credit.
 
     Their names may stand in a spec: [data] dataset = "heart".
     """

@@ -25,7 +25,7 @@ def deploy(
     ] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write certificates, keys, start-up kits and systemd units for the coordinator's machine and for every site's.
+    """Write start-up kits for the coordinator and every site. They hold certificates, keys and systemd units.
 
     The README.md in each folder says what goes where, and what firewalls must let through: sites connect outwards and
     open no port. Nothing is read off records, and nothing here can approve or open anything: that rests on the sites'

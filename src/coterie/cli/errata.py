@@ -15,7 +15,9 @@ def errata(
     everything: Annotated[bool, typer.Option("--all", help="All of them, as without IDS.")] = False,
     json_line: Annotated[bool, JSON_LIST] = False,
 ) -> None:
-    """Recompute what the papers claim, what is reached, and what is certified, on instances that show the difference.
+    """Recompute the papers' claims about privacy.
+
+    What is claimed, reached and certified, on instances that show the difference.
 
     Verdicts: false (more than the claim is reached), loose (true, and less is certified), true, unproved.
     """

@@ -46,7 +46,7 @@ def evaluate(
     show_values: Annotated[bool, SHOW_VALUES] = False,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Tell error, AUC and calibration of a run's model, beside answering the majority class.
+    """Measure a run's model: error, AUC and calibration. The majority class stands beside it.
 
     Of private records, counts are released under noise for (epsilon, delta), and charged to --ledger before anything is
     computed; with --public the numbers are exact, and are for records that everybody may know.

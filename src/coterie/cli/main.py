@@ -108,7 +108,7 @@ def demo(
     ] = "in-process",
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Train on census data at five parties, with ε = 1 for everything anybody sees.
+    """Train on census data at five parties, at ε = 1 in total.
 
     Adult's 40,000 training records lie at five parties on a ring. They run private M-ADMM; the loss of one record is at
     most (1, 1e-6) against somebody who sees every message of every round. With --engine sites four hospitals learn a

@@ -23,7 +23,7 @@ def plan(
     ] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Say what would be run and what can be expected of it, beside what else could be done.
+    """Say what would be run and what accuracy to expect. Beside it stands what else could be done.
 
     Everything follows from public facts: sizes, columns, bounds, the promise. Nothing is released or charged, and no
     private record is looked at beyond being counted. Bands are over shapes that public data sets have; a public table

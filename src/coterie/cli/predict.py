@@ -26,7 +26,7 @@ def predict(
     show_values: Annotated[bool, SHOW_VALUES] = False,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Predict for every row of a table, by the schema and the coefficients that a run has left.
+    """Predict every row of a table with a run's model. Rows are encoded by the schema it came with.
 
     One line for each record: its line in the file, the prediction, and a probability for each label where the loss
     knows them. The table needs the columns of the schema, not the label. What is predicted costs nobody in the training

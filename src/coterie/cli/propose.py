@@ -18,7 +18,7 @@ def propose(
     key: Annotated[Path | None, typer.Option(help="A coordinator.key to use again. [default: a new one]")] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write what sites are asked to agree to: the plan with its loss, and a page for a review board.
+    """Write what sites are asked to agree to. That is the plan with its loss, and a page for a review board.
 
     No data are read. Send proposal.json and proposal.md to the sites; coordinator.key stays with you, and is what
     `coterie coordinate` needs.

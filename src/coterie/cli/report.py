@@ -26,10 +26,11 @@ def report(
     ] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Write one HTML page that needs no network: what is promised, how good the model is, what was spent, by whom.
+    """Write a run as one HTML page that needs no network.
 
-    Every run is verified first. A page is made from the files of its run and from nothing else, so it can be made again
-    and shows nothing that was not released.
+    It says what is promised, how good the model is, what was spent, by whom. Every run is verified first. A page is
+    made from the files of its run and from nothing else, so it can be made again and shows nothing that was not
+    released.
     """
     from coterie.cli.spec.execution import report_of, write_report
     from coterie.errors import InputError

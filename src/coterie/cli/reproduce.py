@@ -34,7 +34,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Directory for one directory per figure.")] = Path("reproduced"),
     json_list: Annotated[bool, JSON_LIST] = False,
 ) -> None:
-    """Compute figures of the papers again and check what their text says about them.
+    """Compute the papers' figures again, and check their claims.
 
     Every figure leaves figure.png, curves.csv, claims.json, settings.json and page.md. Privacy is drawn as the paper
     bounds it and as it is certified. Finished parts are kept under OUT/.parts, so a stopped run resumes. A claim that

@@ -53,7 +53,7 @@ def run(
     show_values: Annotated[bool, SHOW_VALUES] = False,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Learn one model from what a spec names, and certify its privacy loss.
+    """Train the model of a spec, and certify its privacy loss.
 
     The directory holds the spec, the plan, the transcript, the certificate, the model, a log and a report to open in a
     browser; it appears complete or not at all, and an existing one is never overwritten. Exit codes: 0 done, 1 failed,

@@ -8,7 +8,7 @@ import typer
 
 from coterie.cli.options import DELIMITER, ENCODING, FILE, JSON, write_new
 
-app = typer.Typer(no_args_is_help=True, help="Public schemas: write one to fill in, check a file against one.")
+app = typer.Typer(no_args_is_help=True, help="Write a public schema to fill in, or check a file against it.")
 
 
 @app.command(
@@ -72,7 +72,9 @@ def check(
     delimiter: Annotated[str | None, DELIMITER] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Check that a file fits a schema: every misfit with column, count and first line; exit code 2 if there is one.
+    """Check that a file fits a schema.
+
+    Every misfit is told with column, count and first line; exit code 2 if there is one.
 
     Numbers outside their range are no misfit: they are clipped, and counted here. What is printed is about the records
     and for whoever holds them.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coterie.ledger import Ledger
     from coterie.site.site import Review, Site
 
-app = typer.Typer(no_args_is_help=True, help="A data holder's own side: records, keys, policy, ledger, server.")
+app = typer.Typer(no_args_is_help=True, help="A data holder's side: records, keys, policy, ledger, server.")
 
 _FOLDER = typer.Argument(help="The site's folder.", show_default=False)
 _PROPOSAL = typer.Argument(help="A proposal.json, or the folder it is in.", show_default=False)
@@ -34,7 +34,7 @@ def init(
     delta: Annotated[float | None, typer.Option(help="... at this delta. Can be written into site.toml later.")] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Make a site: keys, an empty ledger and a site.toml that says what it agrees to.
+    """Make a site: keys, an empty ledger and a site.toml. The latter says what the site agrees to.
 
     Nothing is read off the records but whether the file can be read. The keys are for this machine alone.
     """
@@ -68,7 +68,10 @@ def init(
 
 @app.command(epilog="Examples: coterie site identity north; coterie site identity north --json")
 def identity(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = False) -> None:
-    """Print the site's public keys, as proposals name them, and a fingerprint to compare by telephone."""
+    """Print the site's public keys and their fingerprint.
+
+    Proposals name the keys; compare the fingerprint by telephone.
+    """
     from coterie.site.policy import Policy
 
     keys = _keys(folder)
@@ -85,7 +88,7 @@ def identity(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] 
 def check(
     folder: Annotated[Path, _FOLDER], proposal: Annotated[Path, _PROPOSAL], json_line: Annotated[bool, JSON] = False
 ) -> None:
-    """Whether records, policy and budget allow a proposal; every misfit with column, line and an example.
+    """Check a proposal against records, policy and budget. Every misfit is told with column, line and an example.
 
     What it prints is for the owner of the records alone. Nothing is approved, charged or sent. Exit code 2 where the
     proposal cannot be approved.
@@ -103,7 +106,7 @@ def check(
 def approve(
     folder: Annotated[Path, _FOLDER], proposal: Annotated[Path, _PROPOSAL], json_line: Annotated[bool, JSON] = False
 ) -> None:
-    """Let the one run that a proposal describes take place, after the same look as `check`."""
+    """Approve the one run that a proposal describes. It is checked first, as by `check`."""
     from coterie.site.proposal import Proposal
 
     site = _site(folder)
@@ -123,7 +126,7 @@ def withdraw(
     proposal: Annotated[str, typer.Argument(help="The beginning of its digest, or its file.", show_default=False)],
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Take an approval back, also in the middle of a run: from now on the site refuses it.
+    """Take an approval back, also in the middle of a run. From now on the site refuses it.
 
     What was released stays released, and charged in full; where nothing was, nothing is charged.
     """
@@ -146,7 +149,7 @@ def serve(
     socket: Annotated[Path | None, typer.Option(help="Unix socket. [default: site.sock in the folder]")] = None,
     group: Annotated[str | None, typer.Option(help="A group whose members may connect: that of a relay.")] = None,
 ) -> None:
-    """Answer coordinators of approved proposals, until SIGTERM or Ctrl-C. Records stay in memory, steps compiled."""
+    """Answer coordinators of approved proposals. Until SIGTERM or Ctrl-C; records stay in memory, steps compiled."""
     from coterie.site.serve import serve as answer
     from coterie.site.site import Site
 
@@ -163,7 +166,7 @@ def serve(
 
 @app.command(epilog="Examples: coterie site status north; coterie site status north --json")
 def status(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = False) -> None:
-    """What is approved, how far each run is, what is left of the budget, and whether the site is being served."""
+    """Show approvals, progress of runs and the budget left. Also whether the site is being served."""
     from coterie.errors import InputError
     from coterie.site.store import locked
 
@@ -194,7 +197,7 @@ def status(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = 
 
 @app.command(epilog="Examples: coterie site ledger north; coterie site ledger north --json")
 def ledger(folder: Annotated[Path, _FOLDER], json_line: Annotated[bool, JSON] = False) -> None:
-    """What was released, to whom, when, what it cost and what is left."""
+    """Show what was released, to whom, when, and at what cost. Also what is left of the budget."""
     import datetime
 
     site = _site(folder)
@@ -245,7 +248,7 @@ def verify(
     new_receipt: Annotated[Path | None, typer.Option(help="Write the ledger's head to this new file.")] = None,
     json_line: Annotated[bool, JSON] = False,
 ) -> None:
-    """Check every entry of the ledger; with a receipt, that nothing was cut off or went back behind it."""
+    """Check every entry of the ledger. With a receipt, also that nothing was cut off or went back behind it."""
     from coterie.errors import InputError
     from coterie.ledger import Receipt
 
