@@ -56,7 +56,8 @@ def _on_signals(stop: Callable[[], Any]) -> Iterator[None]:
     read_end, write_end = socket.socketpair()
     # as a descriptor that is written to by a signal has to be
     write_end.setblocking(False)
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    # Ctrl-C's last, for its own handler raises once it is back
+    numbers = (signal.SIGTERM, signal.SIGINT)
 
     def wait() -> None:
         # other signals with handlers are written too
@@ -72,9 +73,10 @@ def _on_signals(stop: Callable[[], Any]) -> Iterator[None]:
         try:
             yield
         finally:
+            # before it is closed: another file may get its number
+            signal.set_wakeup_fd(descriptor)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            signal.set_wakeup_fd(descriptor)
             write_end.close()
             waiting.join()
 
