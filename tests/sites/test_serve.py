@@ -109,6 +109,46 @@ def test_sigterm_ends_a_site_whatever_it_interrupts(tmp_path):
     assert not site.store.socket_file.exists()
 
 
+STOPPED_AGAIN = """
+import contextlib, os, signal, sys, threading, time
+from pathlib import Path
+from coterie.site import serve
+from coterie.site.site import Site
+
+place, listening = Path(sys.argv[1]), serve.listening
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+@contextlib.contextmanager
+def stopped_again(*arguments, **settings):
+    with listening(*arguments, **settings) as listener:
+        yield listener
+        stop()
+
+def later():
+    while '"serving"' not in (place / "log.jsonl").read_text():
+        time.sleep(0.05)
+    stop()
+
+serve.listening = stopped_again
+threading.Thread(target=later, daemon=True).start()
+serve.serve(Site(place))
+"""
+
+
+def test_a_second_sigterm_leaves_no_socket_behind(tmp_path):
+    [site, *_] = make_sites(tmp_path)
+    site.close()
+    process = subprocess.Popen([sys.executable, "-c", STOPPED_AGAIN, str(site.store.folder)])
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not site.store.socket_file.exists()
+
+
 def test_ctrl_c_while_a_site_ends_leaves_signals_as_they_were(monkeypatch):
     """It raises as soon as its own handler is back; a descriptor that is closed then may be that of a ledger next."""
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

@@ -28,19 +28,24 @@ def serve(site: Site, socket_path: Path | None = None, *, group: str | None = No
     group: whose members may connect besides the owner, such as the user of a relay, which needs no access to the data.
     """
     path = site.store.socket_file if socket_path is None else socket_path
-    with locked(site.store.folder, "site"), set_up(), listening(path, group=group) as listener:
-        asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        stopping = threading.Event()
-        with _on_signals(lambda: (stopping.set(), asked.put(None))):
-            threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
-            site.store.log("serving", socket=str(path))
-            while not stopping.is_set():
-                item = asked.get()
-                if item is None:
-                    break
-                envelope, answer = item
-                answer(site.handle_sealed(envelope))
-            site.store.log("stopped serving")
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    stopping = threading.Event()
+    with (
+        # first, so that another signal does not end it before the socket is gone
+        _on_signals(lambda: (stopping.set(), asked.put(None))),
+        locked(site.store.folder, "site"),
+        set_up(),
+        listening(path, group=group) as listener,
+    ):
+        threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
+        site.store.log("serving", socket=str(path))
+        while not stopping.is_set():
+            item = asked.get()
+            if item is None:
+                break
+            envelope, answer = item
+            answer(site.handle_sealed(envelope))
+        site.store.log("stopped serving")
 
 
 @contextlib.contextmanager
