@@ -70,19 +70,22 @@ def _on_signals(stop: Callable[[], Any]) -> Iterator[None]:
             if received[0] in numbers:
                 stop()
 
-    with read_end, write_end:
-        descriptor = signal.set_wakeup_fd(write_end.fileno())
-        handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
-        waiting = threading.Thread(target=wait, daemon=True)
+    waiting = threading.Thread(target=wait, daemon=True)
+    with read_end:
         waiting.start()
         try:
-            yield
+            with write_end:
+                descriptor = signal.set_wakeup_fd(write_end.fileno())
+                handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
+                try:
+                    yield
+                finally:
+                    # before it is closed: another file may get its number
+                    signal.set_wakeup_fd(descriptor)
+                    for number, handler in handlers.items():
+                        signal.signal(number, handler)
         finally:
-            # before it is closed: another file may get its number
-            signal.set_wakeup_fd(descriptor)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            write_end.close()
+            # which the end of what it reads ends
             waiting.join()
 
 
