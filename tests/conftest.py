@@ -10,7 +10,8 @@ import pytest
 from hypothesis import settings
 
 # the tests compile hundreds of small programs and run each once, so optimised machine code would not pay; of XLA's two
-# ways to write code of fused operations, the older one, which runs have too (`engines.xla`), compiles in half the time
+# ways to write code of fused operations, the older one, which runs have too (`engines.rounds`), compiles in half the
+# time
 FLAGS = ["--xla_backend_optimization_level=0"]
 if version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")

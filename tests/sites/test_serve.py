@@ -1,6 +1,7 @@
 """Packets over sockets: real ones, at paths of any length, with connections that hang, flood or lie about lengths."""
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -13,7 +14,7 @@ from made import NAMES, make_sites
 
 from coterie.errors import InputError
 from coterie.site.messages import unpack
-from coterie.site.serve import serve
+from coterie.site.serve import _on_signals, serve
 from coterie.site.sockets import LARGEST_ENVELOPE, Sockets, UnreachableError
 
 
@@ -106,3 +107,63 @@ def test_sigterm_ends_a_site_whatever_it_interrupts(tmp_path):
         process.kill()
         process.wait()
     assert not site.store.socket_file.exists()
+
+
+STOPPED_AGAIN = """
+import contextlib, os, signal, sys, threading, time
+from pathlib import Path
+from coterie.site import serve
+from coterie.site.site import Site
+
+place, listening = Path(sys.argv[1]), serve.listening
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+@contextlib.contextmanager
+def stopped_again(*arguments, **settings):
+    with listening(*arguments, **settings) as listener:
+        yield listener
+        stop()
+
+def later():
+    while '"serving"' not in (place / "log.jsonl").read_text():
+        time.sleep(0.05)
+    stop()
+
+serve.listening = stopped_again
+threading.Thread(target=later, daemon=True).start()
+serve.serve(Site(place))
+"""
+
+
+def test_a_second_sigterm_leaves_no_socket_behind(tmp_path):
+    [site, *_] = make_sites(tmp_path)
+    site.close()
+    process = subprocess.Popen([sys.executable, "-c", STOPPED_AGAIN, str(site.store.folder)])
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not site.store.socket_file.exists()
+
+
+def test_ctrl_c_while_a_site_ends_leaves_signals_as_they_were(monkeypatch):
+    """It raises as soon as its own handler is back; a descriptor that is closed then may be that of a ledger next."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    put = signal.signal
+
+    def interrupted(number, handler):
+        put(number, handler)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), _on_signals(lambda: None):
+        monkeypatch.setattr(signal, "signal", interrupted)
+    found = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)], signal.set_wakeup_fd(descriptor)
+    for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+        put(number, handler)
+    assert found == (before, descriptor)

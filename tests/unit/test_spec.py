@@ -107,6 +107,22 @@ def test_what_does_not_go_with_an_open_algorithm_is_refused(prepared, rest, priv
         prepared('file = "all.csv"', rest, privacy if "delta" in privacy else PRIVACY + privacy)
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('delimiter = ";"', "data.delimiter: a data set of the package is not read from a CSV file"),
+        # also what is meant where nothing is said
+        ('encoding = "utf-8"', "data.encoding: a data set of the package is not read from a CSV file"),
+        ('test = "all.csv"', "data.test: a data set of the package has its own"),
+        ('weight_column = "age"', "data.weight_column: a data set of the package has no weights"),
+        ("constant_column = true", "data.constant_column: belongs to dataset = 'adult' only"),
+    ],
+)
+def test_what_does_not_go_with_a_data_set_of_the_package_is_refused(prepared, more, words):
+    with pytest.raises(InputError, match=f"^{words}"):
+        prepared(f'dataset = "heart"\n{more}')
+
+
 def test_without_noise_nothing_is_promised(prepared):
     exact = prepared('file = "all.csv"', '[algorithm]\nname = "admm"', PRIVACY.replace("epsilon = 2.0\n", ""))
     assert "NOT PRIVATE" in exact.certificate().verdict[0]

@@ -1,4 +1,4 @@
-"""Draws from words of entropy in machine code: what `privacy.sampling` does in NumPy, and lists of who works.
+"""Draws from words of entropy in machine code: what `privacy.noise` does in NumPy, and lists of who works.
 
 Every loop does one thing to a few numbers, so that several at a time go through it.
 """

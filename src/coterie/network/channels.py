@@ -180,7 +180,14 @@ class Delivery(NamedTuple):
 @serialisable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Impairments:
-    """Probabilities per message (`lost`, `late`) and per party and round (`skipped`), drawn with a public seed."""
+    """Probabilities per message (`lost`, `late`) and per party and round (`skipped`), drawn with a public seed.
+
+    All of it is public, none of it data. A receiver that hears nothing keeps what it heard last; a late message is
+    replaced by the one of the round before. A party that skips a round computes and releases nothing, so it pays
+    nothing for it; its neighbours keep its last release. Lost and late messages change no charge: what was released was
+    released. Messages are acknowledged, so a party knows what its neighbours have heard of it, and the dual steps of
+    the graph algorithms use that (`consensus.gap`): convergence slows down, the limit stays.
+    """
 
     lost: float = 0.0
     late: float = 0.0

@@ -28,19 +28,24 @@ def serve(site: Site, socket_path: Path | None = None, *, group: str | None = No
     group: whose members may connect besides the owner, such as the user of a relay, which needs no access to the data.
     """
     path = site.store.socket_file if socket_path is None else socket_path
-    with locked(site.store.folder, "site"), set_up(), listening(path, group=group) as listener:
-        asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        stopping = threading.Event()
-        with _on_signals(lambda: (stopping.set(), asked.put(None))):
-            threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
-            site.store.log("serving", socket=str(path))
-            while not stopping.is_set():
-                item = asked.get()
-                if item is None:
-                    break
-                envelope, answer = item
-                answer(site.handle_sealed(envelope))
-            site.store.log("stopped serving")
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    stopping = threading.Event()
+    with (
+        # first, so that another signal does not end it before the socket is gone
+        _on_signals(lambda: (stopping.set(), asked.put(None))),
+        locked(site.store.folder, "site"),
+        set_up(),
+        listening(path, group=group) as listener,
+    ):
+        threading.Thread(target=_accept, args=(listener, asked, stopping), daemon=True).start()
+        site.store.log("serving", socket=str(path))
+        while not stopping.is_set():
+            item = asked.get()
+            if item is None:
+                break
+            envelope, answer = item
+            answer(site.handle_sealed(envelope))
+        site.store.log("stopped serving")
 
 
 @contextlib.contextmanager
@@ -56,7 +61,8 @@ def _on_signals(stop: Callable[[], Any]) -> Iterator[None]:
     read_end, write_end = socket.socketpair()
     # as a descriptor that is written to by a signal has to be
     write_end.setblocking(False)
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    # Ctrl-C's last, for its own handler raises once it is back
+    numbers = (signal.SIGTERM, signal.SIGINT)
 
     def wait() -> None:
         # other signals with handlers are written too
@@ -64,18 +70,22 @@ def _on_signals(stop: Callable[[], Any]) -> Iterator[None]:
             if received[0] in numbers:
                 stop()
 
-    with read_end, write_end:
-        descriptor = signal.set_wakeup_fd(write_end.fileno())
-        handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
-        waiting = threading.Thread(target=wait, daemon=True)
+    waiting = threading.Thread(target=wait, daemon=True)
+    with read_end:
         waiting.start()
         try:
-            yield
+            with write_end:
+                descriptor = signal.set_wakeup_fd(write_end.fileno())
+                handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
+                try:
+                    yield
+                finally:
+                    # before it is closed: another file may get its number
+                    signal.set_wakeup_fd(descriptor)
+                    for number, handler in handlers.items():
+                        signal.signal(number, handler)
         finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(descriptor)
-            write_end.close()
+            # which the end of what it reads ends
             waiting.join()
 
 
