@@ -25,10 +25,15 @@ def served(tmp_path):
     folder.mkdir()
     [site, *_] = make_sites(folder)
     threading.Thread(target=serve, args=(site,), daemon=True).start()
+    sockets = Sockets({NAMES[0]: site.store.socket_file})
+    # the file is there a moment before anybody listens
     for _ in range(200):
-        if site.store.socket_file.exists():
+        try:
+            sockets(NAMES[0], b"nonsense")
             break
-        time.sleep(0.05)
+        except UnreachableError:
+            time.sleep(0.05)
+    sockets.close()
     assert len(os.fsencode(site.store.socket_file)) > 108
     return site
 
