@@ -2,15 +2,18 @@
 
 import io
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 from coterie.papers.figure import Curve
-from coterie.papers.panels import ERROR, WORDS, finish, grid, plot
+from coterie.papers.fixed_point.figure_1 import HONEST
+from coterie.papers.frontier.methods import METHODS
+from coterie.papers.panels import ERROR, SUM_OF_MOVES, finish, grid, plot
 
 
-def drawn(xscale, ylabel, x, y, yscale="linear", name="M2"):
+def drawn(xscale, ylabel, x, y, yscale="linear", name=SUM_OF_MOVES):
     picture, axes = grid(1, 1)
     plot(axes[0, 0], [Curve("a", name, np.array(x), np.array(y))], {})
     finish(axes[0, 0], "title", "ε", ylabel, xscale=xscale, yscale=yscale)
@@ -60,4 +63,5 @@ def test_numbers_along_a_narrow_axis_do_not_touch(x):
 
 def test_methods_have_words():
     labels = [text.get_text() for text in drawn("linear", "loss", [1, 2], [1, 2]).get_legend().get_texts()]
-    assert labels == [WORDS["M2"]]
+    assert labels == [SUM_OF_MOVES]
+    assert [name for name in {*METHODS, *HONEST} if re.search(r"\bM\d", name)] == []
