@@ -137,7 +137,7 @@ def _log_tails(eps: Any, ratio: float) -> tuple[Any, Any]:
     return log_ndtr(ratio / 2 - eps / ratio), eps + log_ndtr(-ratio / 2 - eps / ratio)
 
 
-def _log_quotient(eps: np.ndarray, ratio: float) -> np.ndarray:
+def _log_quotient(eps: np.ndarray, ratio: float) -> Any:
     """Of the second of these terms over the first, to all digits where both are tiny and nearly equal: with
     t = ratio/2 - eps/ratio and u = ratio/2 + eps/ratio, exp(eps) is exp(u^2/2) over exp(t^2/2)."""
     t, u = ratio / 2 - eps / ratio, ratio / 2 + eps / ratio
