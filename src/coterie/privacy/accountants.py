@@ -143,8 +143,10 @@ def _log_quotient(eps: np.ndarray, ratio: float) -> Any:
     t, u = ratio / 2 - eps / ratio, ratio / 2 + eps / ratio
     first, second = _log_tails(eps, ratio)
     in_tails = (t < 0) & (u > 0)
-    scaled = [np.log(erfcx(np.where(in_tails, x, 1.0) / math.sqrt(2))) for x in (u, -t)]
-    return np.where(in_tails, scaled[0] - scaled[1], second - first)
+    quotient: Any = second - first
+    # elsewhere erfcx overflows, and nothing cancels
+    quotient[in_tails] = np.log(erfcx(u[in_tails] / math.sqrt(2)) / erfcx(-t[in_tails] / math.sqrt(2)))
+    return quotient
 
 
 def mixed_epsilon(ledger: Ledger, delta: float, afterwards: Ledger) -> float:
