@@ -80,6 +80,11 @@ def stops_at(convexity, noise_norm, share=5e-13, slope=SLOPE, bend=1.0):
     return (share + 1e-14 * condition) * (N * W * slope * X + noise_norm)
 
 
+def misses(size=N, slope=X * SLOPE, row_norm=X, bend=1.0):
+    """What a solver's own gradient is off by: of a sum of so many, and of scores of up to 1000."""
+    return size * W * 2.0**-53 * ((size + D) * slope + D * 1e3 * bend * row_norm)
+
+
 CONVEXITY = L2_SHARE + 2 * PENALTY * DEGREE
 OBJECTIVES = [
     (PenaltyPerturbation, {"penalty": PENALTY}, CONVEXITY),
@@ -104,7 +109,7 @@ def test_gaussian_noise_in_an_objective(kind, settings, convexity, adjacency):
     assert output.ratio == about(hidden + SPREAD)
     assert grant.scales.noise_scale == about(noise_std)
     assert grant.scales.tolerance == about(tolerance)
-    assert grant.scales.output_scale == about(2 * (tolerance + off) * (1 + 1 / 64) / convexity / hidden)
+    assert grant.scales.output_scale == about(2 * (tolerance + misses() + off) * (1 + 1 / 64) / convexity / hidden)
     assert grant.scales.steps == STEPS
     assert grant.scales.curvature + grant.scales.extra_l2 == about(convexity - L2_SHARE)
 
@@ -134,7 +139,8 @@ def check_gamma(grant, rate, convexity, adjacency):
     assert output.epsilon == about(1e-3 * loss + math.sqrt(D) / GAMMA_STEPS)
     assert grant.scales.noise_scale == about(1 / rate)
     assert grant.scales.tolerance == about(tolerance)
-    assert grant.scales.output_scale == about(2 * (tolerance + off) * (1 + 1 / 64) / convexity / (1e-3 * loss))
+    apart = 2 * (tolerance + misses() + off) * (1 + 1 / 64) / convexity
+    assert grant.scales.output_scale == about(apart / (1e-3 * loss))
     assert grant.scales.steps == GAMMA_STEPS
     assert grant.scales.curvature + grant.scales.extra_l2 == about(convexity - L2_SHARE)
 
@@ -210,7 +216,7 @@ def test_four_times_the_noise_is_a_quarter_of_the_loss_that_is_allowed(mechanism
 def test_noise_on_a_minimiser(noise, adjacency):
     grant = granted(OutputPerturbation(penalty=PENALTY, **noise), adjacency)
     tolerance = stops_at(CONVEXITY, 0)
-    moves = (CHANGES[adjacency] * W * SLOPE * X + 2 * tolerance) / CONVEXITY
+    moves = (CHANGES[adjacency] * W * SLOPE * X + 2 * (tolerance + misses())) / CONVEXITY
     assert grant.scales.noise_scale == 0
     assert grant.scales.tolerance == about(tolerance)
     if "noise_rate" in noise:
@@ -317,6 +323,7 @@ class Step:
         self.curvature, self.row_norm = 1 / ETA + l2, row_norm
         self.smoothness = size * W * bend * row_norm**2
         self.of_record = W * slope
+        self.misses = misses(size, slope, row_norm, bend)
 
     def stops_at(self, noise_std):
         condition = 1 + self.smoothness / self.curvature
@@ -328,7 +335,7 @@ class Step:
 
     def off(self, tolerance):
         """A minimiser of a solver that stops there."""
-        return tolerance * ETA / self.stretch
+        return (tolerance + self.misses) * ETA / self.stretch
 
 
 def local(size, changes, unit, l2=0.0):

@@ -246,6 +246,8 @@ class GradientSumGrant(SumGrant):
 
 # relative: norms, slopes and quotients are some dozen roundings of 2^-53 off, and sums of d terms d of them
 ROUNDED = 2.0**-32
+# size of coefficients, in units of 1/row norm, up to which rounding is allowed for
+LARGEST_POINT = 1e3
 # fields that algorithms have no use for, and neutral values
 _UNIT = Schedule(1.0)
 _IN_GRANTS_ONLY = {"noise_multiplier": _UNIT, "noise_rate": _UNIT, "step_epsilon": _UNIT, "clip": None}
@@ -344,6 +346,13 @@ class PartyFacts:
     def summation_error(self, slope: float) -> float:
         """How far a sum of the party's gradients in double precision can be from the exact one, in whatever order."""
         return (self.n_records + self.n_coefficients) * 2.0**-53 * self.n_records * self.record_weight * slope
+
+    def gradient_rounding(self, problem: Problem, slope: float) -> float:
+        """How far the gradient that a solver computes, and stops by, can be from the true one: the sum is rounded, and
+        so are the scores at which slopes are taken."""
+        scores = self.n_coefficients * 2.0**-53 * LARGEST_POINT
+        bends = self.n_records * self.record_weight * problem.loss.smoothness * self.row_norm
+        return self.summation_error(slope) + bends * scores
 
     def largest_gradient(self, problem: Problem) -> float:
         slope = problem.loss.lipschitz
