@@ -248,6 +248,8 @@ class GradientSumGrant(SumGrant):
 ROUNDED = 2.0**-32
 # size of coefficients, in units of 1/row norm, up to which rounding is allowed for
 LARGEST_POINT = 1e3
+# relative: of coefficients in a step, which are rounded no more than sixteen times
+POINT_ROUNDED = 2.0**-49
 # fields that algorithms have no use for, and neutral values
 _UNIT = Schedule(1.0)
 _IN_GRANTS_ONLY = {"noise_multiplier": _UNIT, "noise_rate": _UNIT, "step_epsilon": _UNIT, "clip": None}
@@ -347,12 +349,17 @@ class PartyFacts:
         """How far a sum of the party's gradients in double precision can be from the exact one, in whatever order."""
         return (self.n_records + self.n_coefficients) * 2.0**-53 * self.n_records * self.record_weight * slope
 
-    def gradient_rounding(self, problem: Problem, slope: float) -> float:
-        """How far the gradient that a solver computes, and stops by, can be from the true one: the sum is rounded, and
-        so are the scores at which slopes are taken."""
+    def gradient_rounding(self, problem: Problem, slope: float, convexity: float) -> float:
+        """How far the gradient that a solver computes, and stops by, can be from the true one where its result is
+        used: the sum is rounded, the scores at which slopes are taken, and the coefficients themselves."""
         scores = self.n_coefficients * 2.0**-53 * LARGEST_POINT
         bends = self.n_records * self.record_weight * problem.loss.smoothness * self.row_norm
-        return self.summation_error(slope) + bends * scores
+        return self.summation_error(slope) + bends * scores + convexity * self.point_rounding
+
+    @property
+    def point_rounding(self) -> float:
+        """How far coefficients of a step are from those that real numbers would have."""
+        return POINT_ROUNDED * LARGEST_POINT / self.row_norm
 
     def largest_gradient(self, problem: Problem) -> float:
         slope = problem.loss.lipschitz

@@ -32,7 +32,7 @@ ROUNDING = 1e-14
 # add up, so there a larger fraction costs less
 OUTPUT_SHARE = 1e-3
 # putting a minimiser on its grid rounds it by 2^-52 of its size, which is below this share of tolerance/Lambda for
-# minimisers of up to 30 (largest gradient + noise)/Lambda
+# minimisers of up to 30 (largest gradient + noise)/Lambda, and within `rounding` for those of up to LARGEST_POINT
 ON_GRID = 2.0**-6
 GAUSSIAN_OUTPUT_SHARE = 1e-2
 
@@ -76,7 +76,8 @@ class ArgminBounds:
     @property
     def rounding(self) -> float:
         """What the solver may miss of a gradient because it computes it in double precision."""
-        return self.facts.gradient_rounding(self.problem, self.facts.record_slope(self.problem))
+        slope = self.facts.record_slope(self.problem)
+        return self.facts.gradient_rounding(self.problem, slope, self.convexity)
 
     def issue(
         self, event: Event, *, noise_scale: float, output_scale: float, tolerance: float, steps: float = STEPS

@@ -103,7 +103,8 @@ class ProximalBounds:
 
     def error(self, tolerance: float) -> float:
         """How far apart the solver's tolerance and its rounding alone can leave two solutions."""
-        off = tolerance + self.facts.gradient_rounding(self.problem, self.slope)
+        convexity = 1 / self.prox_step + self.l2
+        off = tolerance + self.facts.gradient_rounding(self.problem, self.slope, convexity)
         return 2 * off * self.prox_step / self.stretch
 
     def state_distance(self, tolerance: float) -> tuple[float, bool]:
@@ -115,7 +116,8 @@ class ProximalBounds:
             )
         # one record of many can turn the party's whole gradient round, also where it is only taken away
         swing = self.facts.changes if self.facts.unit_is_whole_party else 2
-        whole = swing * self.reach * pull / (1 - abs(1 - pull))
+        # either state is rounded in every round
+        whole = (swing * self.reach * pull + 2 * self.facts.point_rounding) / (1 - abs(1 - pull))
         if self.facts.unit_is_whole_party or self.clipped:
             return whole, False
         facts = self.facts
