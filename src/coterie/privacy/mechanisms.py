@@ -418,7 +418,7 @@ def output_event(change: float, noise_std: float, facts: PartyFacts) -> Gaussian
     return grid_event(change, noise_std, facts.n_coefficients, facts.noise)
 
 
-def grid_event(change: float, noise_std: float, d: int, noise: SumNoises = ONE_NOISE) -> Gaussian:
+def grid_event(change: float, noise_std: float, d: float, noise: SumNoises = ONE_NOISE) -> Gaussian:
     """The event of Gaussian noise on a finished value of d numbers that can move by `change` if computed exactly.
 
     The value is put on the noise's grid g first, which moves each of d numbers by at most g/2; whole steps k plus a
@@ -508,10 +508,13 @@ class TableGrant(SumGrant):
     Scales = TableScales
 
     @classmethod
-    def of(cls, sensitivity: float, multiplier: float, size: int, noise: SumNoises = ONE_NOISE) -> "TableGrant":
-        """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours."""
+    def of(
+        cls, sensitivity: float, multiplier: float, size: int, noise: SumNoises = ONE_NOISE, tables: float = 1.0
+    ) -> "TableGrant":
+        """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours. Where that
+        is so many tables together, each is put on the grid by itself."""
         noise_std = multiplier * sensitivity
-        event = grid_event(sensitivity, noise_std, size, noise)
+        event = grid_event(sensitivity, noise_std, size * tables**2, noise)
         return issue(cls, event, priced_for=None, noise_std=noise_std, steps=noise.steps)
 
     def counted(self, tables: np.ndarray) -> Contribution:
