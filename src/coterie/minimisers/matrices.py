@@ -274,7 +274,8 @@ def _solve(matrix: jax.Array, right: jax.Array, n_steps: int) -> jax.Array:
 
     def again(system: _System) -> _System:
         after = steps(system)
-        return _System(*_where(unsolved(system), after[:-1], system[:-1]), after.steps)
+        kept: _System = _where(unsolved(system), after, system)
+        return kept._replace(steps=after.steps)
 
     nothing, none = jnp.zeros_like(right), jnp.zeros_like(right[..., :1])
     start = _System(nothing, right, nothing, nothing, none, none, jnp.zeros((), jnp.int32))
