@@ -317,15 +317,28 @@ class _Run:
         return stored
 
     def _committed(self, t: int, value: np.ndarray, request: str, keep: Callable[[], None] = lambda: None) -> bytes:
-        """`value` as the one reply to this round."""
-        if not np.isfinite(value).all():
-            raise LocalSolveError(f"round {t} could not be computed to the plan's tolerance; nothing of it left")
+        """`value` as the one reply to this round; "refused" where it may not leave, and the run ends with that."""
+        reason = self._withheld(t, value)
+        if reason is not None:
+            # whoever asks again must not get another draw: how many were too large tells about the records as well
+            self.site.ledger.commit(self.digest, t, self._reply("refused"), request)
+            self.site.ledger.end(self.digest)
+            raise LocalSolveError(reason)
         reply = self._packed(t, value)
         keep()
         # from here on this is the one reply of this round
         reply = self.site.ledger.commit(self.digest, t, reply, request)
         self.site.store.log("released", run=self.digest, round=t, bytes=len(reply))
         return reply
+
+    def _withheld(self, t: int, value: np.ndarray) -> str | None:
+        """Why it may not leave."""
+        if not np.isfinite(value).all():
+            return f"round {t} could not be computed to the plan's tolerance; nothing of it left"
+        largest = self.proposal.largest_norm
+        if self.form.sent == "release" and not np.linalg.norm(value) <= largest:
+            return f"round {t} has a norm above {largest:g}; nothing of it left"
+        return None
 
     def finish(self, message: Message) -> bytes:
         booked = self._reserved()
@@ -499,8 +512,6 @@ class _Run:
             context = seal_context(self.digest, t, self.proposal.names[self.party])
             sealed = self.to_coordinator.seal(packed_array(value), context)
             return self._reply("contribution", round=t, sealed=sealed)
-        if not np.linalg.norm(value) <= self.proposal.largest_norm:
-            raise LocalSolveError(f"round {t} has a norm above {self.proposal.largest_norm:g}; nothing of it left")
         return self._reply("release", round=t, value=value)
 
     def _reply(self, kind: str, **fields: Any) -> bytes:
