@@ -269,6 +269,22 @@ def test_a_budget_that_would_be_exceeded_is_refused_at_approval_and_at_the_run(t
     assert sites[0].ledger.reservation(second.digest) is None
 
 
+def test_what_was_spent_counts_also_under_another_name(tmp_path):
+    """A site that another study calls otherwise has the records that it had."""
+    sites = make_sites(tmp_path / "sites", epsilon="1.0")
+    plan = plan_of("gradient", ROUNDS).calibrate(0.7, DELTA)
+    proposal, keys = approved(plan, sites)
+    Coordinator(proposal, keys, direct(sites), tmp_path / "run").run()
+    sites[0].close()
+    (sites[0].store.folder / "site.toml").write_text(policy_of("eastern", epsilon="1.0"))
+    sites[0] = Site(sites[0].store.folder)
+    facts = dataclasses.replace(plan.facts, parties=("eastern", *NAMES[1:]))
+    review = sites[0].review(propose(dataclasses.replace(plan, facts=facts), sites)[0])
+    assert review.spent == pytest.approx(0.7, rel=1e-3)
+    assert "would be spent of 1" in " ".join(review.refusals)
+    assert sites[0].ledger.bodies() == (NAMES[0],)
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "settings", "reason"),
     [

@@ -130,6 +130,12 @@ class Site:
     def data_file(self) -> Path:
         return self.store.folder / self.policy.data
 
+    @property
+    def body_of_data(self) -> str:
+        """What the ledger calls the records: what the site was called when it first spent, for they stay the same when
+        another study calls it otherwise."""
+        return next(iter(self.ledger.bodies()), self.policy.name)
+
     # --- what its operator asks -------------------------------------------------------------------------------------
 
     def review(self, proposal: Proposal) -> Review:
@@ -146,9 +152,9 @@ class Site:
         if booked is not None and booked.given_back:
             refusals.append("withdrawn: this run was given back before; a new proposal is needed")
         delta = self.policy.delta or proposal.delta
-        spent = self.ledger.total(self.policy.name, delta=delta).epsilon
+        spent = self.ledger.total(self.body_of_data, delta=delta).epsilon
         plus = price_of(proposal, party) if booked is None else None
-        after = self.ledger.total(self.policy.name, delta=delta, plus=plus).epsilon
+        after = self.ledger.total(self.body_of_data, delta=delta, plus=plus).epsilon
         if self.policy.epsilon is not None and after > self.policy.epsilon * (1 + 1e-9):
             refusals.append(f"budget: {after:.4g} would be spent of {self.policy.epsilon:g} at delta = {delta:g}")
         return Review(proposal, party, refusals, found, proposal.losses[party], spent, after)
@@ -262,7 +268,7 @@ class _Run:
         new, plan, proposal = site.ledger.reservation(self.digest) is None, self.plan, self.proposal
         booked = site.ledger.reserve(
             self.digest,
-            data=site.policy.name,
+            data=site.body_of_data,
             plan=plan.digest,
             price=price_of(proposal, self.party),
             terms=terms_of(plan),
