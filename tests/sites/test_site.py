@@ -701,6 +701,10 @@ def test_a_certificate_states_the_loss_that_the_sites_have_signed(tmp_path, seed
         forged = make_certificate(proposal.plan, delta, reproducible=reproducible, **about)
         with pytest.raises(InputError, match=f"'east' has signed another {what}"):
             Certificate.from_json(forged.to_json()).verify()
+    # nobody has signed a part of it, which could be any numbers
+    stopped = make_certificate(proposal.plan, DELTA, reproducible=seed is not None, rounds_done=1, **about)
+    with pytest.raises(InputError, match="signed at its end, and 1 of 2 rounds"):
+        Certificate.from_json(stopped.to_json()).verify()
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

@@ -144,6 +144,9 @@ class Certificate:
         sites = self.document.get("sites")
         if sites is None:
             return []
+        done, planned = self.document["rounds"]["done"], self.plan.n_rounds
+        if done != planned:
+            raise InputError(f"certificate: a run is signed at its end, and {done} of {planned} rounds are certified")
         who = check_section(sites, self.plan)
         for entry, loss in zip(sites["signed"], self._charged, strict=True):
             statement = entry["statement"]
