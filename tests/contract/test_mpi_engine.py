@@ -1,5 +1,6 @@
 """The cluster engine: the same transcript as in process, and a run that goes on after a process was killed."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -14,8 +15,8 @@ from coterie.data import Federation
 from coterie.engines import mpi
 from coterie.engines.checkpoint import Checkpoint, records_mark
 from coterie.engines.mpi import Layout, split
-from coterie.errors import InputError
-from coterie.network.channels import Curator
+from coterie.errors import InputError, LocalSolveError
+from coterie.network.channels import Broadcast, Curator
 from coterie.network.topology import make_topology
 from coterie.plan import Plan
 from coterie.privacy.mechanisms import GaussianGradient
@@ -169,6 +170,28 @@ def test_the_engine_removes_the_key_with_the_last_round_and_keeps_what_was_relea
     assert np.array_equal(again, released)
     with pytest.raises(InputError, match="was made with seed"):
         mpi.run(plan, lambda party: None, checkpoint=directory, noise=Seeded(1), comm=Alone())
+
+
+def test_nothing_of_a_round_is_released_that_one_party_cannot_compute():
+    X, parties = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 3
+    data = Federation.from_arrays(X, (X[:, 0] > 0).astype(int), parties=parties, labels=(0, 1))
+    algorithm = fixed_point_admm(channel=Broadcast(), regulariser=L2(1.0), prox_step=0.3, noise_multiplier=1.0)
+    problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
+    plan = Plan.make(algorithm, problem, "unrestricted", data.facts, rounds=2, adjacency="replace-one")
+    begun = []
+
+    def run(spoiled):
+        def shard_of(party):
+            shard = data.shards[party]
+            return dataclasses.replace(shard, X=np.full_like(shard.X, np.nan)) if party == spoiled else shard
+
+        return mpi.run(plan, shard_of, noise=Seeded(1), comm=Alone(), progress=lambda t, _: begun.append(t))
+
+    assert np.isfinite(run(None).releases).all()
+    begun.clear()
+    with pytest.raises(LocalSolveError, match=r"its step of round 0 .* nothing of that round was released"):
+        run(1)
+    assert begun == [0]
 
 
 def test_a_checkpoint_that_is_put_back_does_not_release_other_records_under_the_same_noise(tmp_path):

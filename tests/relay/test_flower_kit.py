@@ -7,7 +7,7 @@ import pytest
 
 from coterie.errors import InputError, MissingExtraError
 from coterie.relay import flower
-from coterie.relay.certificates import write_node_key
+from coterie.relay.certificates import check_host, write_node_key
 from coterie.relay.engines import between_machines, on_this_machine
 
 WITHOUT_FLOWER = importlib.util.find_spec("flwr") is None
@@ -48,6 +48,20 @@ def test_what_is_no_kit_is_said_so(kit, content):
     (kit.folder / "kit.json").write_text(content)
     with pytest.raises(InputError, match="is no coordinator's kit for Flower; `coterie deploy` writes one"):
         flower.Kit.read(kit.folder)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "a-1.Clinic.example", ".".join(["x" * 63] * 3)])
+def test_a_machine_has_a_name_or_an_address(host):
+    assert check_host("--server", host) == host
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", ".", "a..b", "a b", "a/b", "a_b.example", "\N{GREEK SMALL LETTER ALPHA}", "x" * 64, ".".join(["x" * 63] * 4)],
+)
+def test_what_is_no_machine_is_said_so(host):
+    with pytest.raises(InputError, match=r"--server: got .*; the name or the address of a machine is needed"):
+        check_host("--server", host)
 
 
 @pytest.mark.skipif(not WITHOUT_FLOWER, reason="Flower is installed here")

@@ -25,12 +25,12 @@ from coterie.privacy.mechanisms import GaussianGradient
 from coterie.problems import L2, Logistic, Problem
 from coterie.rundir import sums
 from coterie.site.coordinator import Coordinator, PartyError
-from coterie.site.messages import MessageError, numbers, pack, unpack
+from coterie.site.messages import SIGNATURE_BYTES, MessageError, decoded, encoded, numbers, pack, unpack
 from coterie.site.policy import Policy
 from coterie.site.proposal import _AROUND_NUMBERS, LONGEST_TITLE, Proposal, _allowed, most_told
 from coterie.site.site import Site
 from coterie.site.sockets import UnreachableError
-from coterie.site.store import write_whole
+from coterie.site.store import Store, write_whole
 
 ROUNDS = 4
 
@@ -355,6 +355,8 @@ def test_who_may_ask_and_what_the_site_is_called(tmp_path):
         ("name = 'a'\ndata = 'x.csv'\n[policy]\ncolluders = 1.5", "an integer >= 0 is needed"),
         ("name = 'a'\ndata = 'x.csv'\n[policy]\nalgorithms = ['walk']", "did you mean"),
         ("name = 'a'\ndata = 'x.csv'\n[policy]\ncoordinators = ['coterie1:abc']", "cut off or misspelt"),
+        ("name = 'a'\ndata = 'x.csv'\nbudget = 1", "budget got 1; a table is needed"),
+        ("name = 'a'\ndata = 'x.csv'\npolicy = ['curator']", r"policy got \['curator'\]; a table is needed"),
         ("name = \x00", "is not TOML"),
     ],
 )
@@ -535,6 +537,22 @@ def test_numbers_in_a_message_are_checked(value, sentence):
         numbers(message["value"], (4,), largest_norm=10.0)
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        *({"body": value} for value in (None, 5, "text", [b""], {})),
+        *({"signature": value} for value in (None, SIGNATURE_BYTES, "x" * SIGNATURE_BYTES, [b""] * SIGNATURE_BYTES)),
+        *({"signature": bytes(length)} for length in (0, SIGNATURE_BYTES - 1, SIGNATURE_BYTES + 1)),
+    ],
+)
+def test_a_body_and_a_signature_are_bytes(spoiled):
+    packet = pack("refused", "0" * 64, "east", PrivateKeys.generate())
+    parts = dict(zip(("version", "kind", "body", "signature"), decoded(packet), strict=True))
+    assert encoded(list(parts.values())) == packet == unpack(packet).packet
+    with pytest.raises(MessageError, match="a 'refused' without a body or without a signature"):
+        unpack(encoded(list((parts | spoiled).values())))
+
+
 @pytest.mark.parametrize("number", [-1, 10**6 + 1, 2**40, 1.0, True, "1", None])
 def test_a_round_is_a_number_of_one(number):
     keys = PrivateKeys.generate()
@@ -591,6 +609,29 @@ def test_what_is_kept_only_its_owner_can_read_and_write(tmp_path):
     assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o600
 
 
+def test_states_of_a_run_are_kept_until_the_round_after_the_next_one(tmp_path):
+    store, run, shapes = Store(tmp_path), "0" * 64, [(2, 3), (1,), (4,)]
+    leaves = [np.random.default_rng(t).normal(size=shape) for t in range(3) for shape in shapes]
+    of_round = [leaves[3 * t : 3 * t + 3] for t in range(3)]
+    for t in range(3):
+        store.save_state(run, t, of_round[t])
+        # a round that was not committed is worked out again from the state before it
+        for kept in range(max(0, t - 1), t + 1):
+            for found, saved in zip(store.load_state(run, kept, shapes), of_round[kept], strict=True):
+                np.testing.assert_array_equal(found, saved)
+    states = sorted((tmp_path / "runs" / run).iterdir())
+    assert [path.name for path in states] == ["state-000001", "state-000002"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (*states, tmp_path / "runs" / run))
+    for t, wrong in ((0, shapes), (3, shapes), (2, shapes[:2]), (2, [(3, 2), (1,), (4,)])):
+        with pytest.raises(InputError, match=rf"state: .*state-00000{t}.* cannot be read .*this run cannot go on"):
+            store.load_state(run, t, wrong)
+    states[1].write_bytes(states[1].read_bytes()[:-1])
+    with pytest.raises(InputError, match="cannot be read"):
+        store.load_state(run, 2, shapes)
+    store.forget_states(run)
+    assert not list((tmp_path / "runs" / run).iterdir())
+
+
 def test_a_release_that_nobody_would_take_does_not_leave(tmp_path):
     sites = make_sites(tmp_path / "sites")
     proposal, keys = approved(plan_of("graph", ROUNDS), sites, largest_norm=1e-9)
@@ -625,12 +666,15 @@ def test_a_party_that_sends_what_cannot_be_used_is_named(tmp_path):
     proposal, keys = approved(plan_of("walk", ROUNDS), sites)
     exchange = direct(sites)
     holder = NAMES[int(np.flatnonzero(proposal.plan.participation[0])[0])]
-    for number, value in enumerate((np.full(4, np.nan), np.full(4, 1e12), np.zeros(5))):
-        own = next(site.keys for site in sites if site.policy.name == holder)
+    own = next(site.keys for site in sites if site.policy.name == holder)
+    answers = [(proposal.digest, holder, value) for value in (np.full(4, np.nan), np.full(4, 1e12), np.zeros(5))]
+    # what would do, but for another run or in another's name
+    answers += [("0" * 64, holder, np.zeros(4)), (proposal.digest, "nobody", np.zeros(4))]
+    for number, (run, sender, value) in enumerate(answers):
 
-        def lying(party, packet, own=own, value=value):
+        def lying(party, packet, run=run, sender=sender, value=value):
             if unpack(packet).kind == "round":
-                return pack("release", proposal.digest, holder, own, round=0, value=value)
+                return pack("release", run, sender, own, round=0, value=value)
             return exchange(party, packet)
 
         with pytest.raises(PartyError, match=f"{holder} sent something that cannot be used"):

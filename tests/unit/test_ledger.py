@@ -1,5 +1,6 @@
 """A ledger books before anything is computed, keeps every reply, and says what is left."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -109,6 +110,14 @@ def test_sums_may_reach_a_limit_and_not_pass_it(price):
         reserve(ledger, "second", price=price)
         with pytest.raises(BudgetError, match="nothing was run"):
             reserve(ledger, "third", price=price)
+
+
+@pytest.mark.parametrize(("beyond", "fits"), [(0.5e-9, True), (1.5e-9, False)])
+def test_sums_may_be_rounded_at_a_limit_in_the_ninth_digit_and_no_more(beyond, fits):
+    with Ledger.create(None, epsilon=1.0, delta=1e-5, composition="sum") as ledger:
+        with contextlib.nullcontext() if fits else pytest.raises(BudgetError, match="nothing was run"):
+            reserve(ledger, price=Price(1.0 + beyond, 1e-7))
+        assert ledger.total("patients").releases == fits
 
 
 def test_what_would_be_left_is_known_before(ledger):

@@ -405,6 +405,17 @@ def test_entries_that_make_no_sense_are_refused_even_when_chained(plain, number,
         Ledger.open(plain)
 
 
+@pytest.mark.parametrize("text", ["5", "null", '"entry"', "[]", "true"])
+def test_an_entry_that_is_no_table_is_refused(plain, text):
+    changed(
+        plain,
+        ("UPDATE entries SET body = ?, hash = ? WHERE number = 4", (text, hashlib.sha256(text.encode()).digest())),
+    )
+    plain.with_name("ledger.head").unlink()
+    with pytest.raises(InputError, match=r"an entry is no table.*left as it is"):
+        Ledger.open(plain)
+
+
 @pytest.fixture(scope="module")
 def booked():
     """What the entries of a ledger say that was made, and in which a run of five rounds was reserved."""

@@ -28,7 +28,15 @@ from coterie.errors import InputError
 from coterie.plan import Plan
 from coterie.privacy.accountants import gaussian_epsilon
 from coterie.privacy.events import Gaussian
-from coterie.privacy.moments import Moments, _packed, derivatives_size, free_curvature, packed_size, unpacked
+from coterie.privacy.moments import (
+    Moments,
+    _packed,
+    derivatives_size,
+    free_curvature,
+    known_variance,
+    packed_size,
+    unpacked,
+)
 from coterie.privacy.noise import Seeded
 from coterie.problems import L2, Huber, HuberisedHinge, Logistic, Multinomial, Problem, Records, Squared
 from coterie.promise import Privacy
@@ -335,6 +343,24 @@ def test_what_cannot_be_had_is_refused_in_a_sentence():
         Moments(multipliers=(1.0,), curvature_weight=2.0)
     with pytest.raises(InputError, match=r"inference: got 1\.5"):
         rules.Wanted(share=1.5)
+
+
+@pytest.mark.parametrize(
+    ("of_problem", "of_facts", "known"),
+    [
+        ({}, {}, True),
+        ({"loss": Multinomial(3)}, {"labels": ("a", "b", "c")}, True),
+        ({"record_weight": None, "party_weight": 0.1}, {}, True),
+        ({"class_weight": (1.0, 2.0)}, {}, False),
+        ({}, {"weight_bound": 2.0}, False),
+        ({"record_weight": None, "party_weight": 0.1}, {"sizes": (20, 21, 20)}, False),
+        ({"loss": Huber()}, {}, False),
+    ],
+)
+def test_variance_follows_from_curvature_where_labels_are_drawn_and_records_count_alike(of_problem, of_facts, known):
+    problem = dataclasses.replace(problem_of(Logistic()), **of_problem)
+    facts = dataclasses.replace(federation_of(Logistic()).facts, **of_facts)
+    assert known_variance(problem, facts) == known
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 333])

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from coterie.errors import CoterieError
-from coterie.relay.processes import Processes, end_all, marked
+from coterie.relay.processes import LOOPBACK, Processes, end_all, free_ports, marked
 
 # its child is in a session of its own, and stays when it goes
 PARENT = """
@@ -92,6 +93,14 @@ time.sleep(600)
         assert elsewhere.alive("two")
     finally:
         elsewhere.stop()
+
+
+def test_ports_that_are_free_can_be_listened_at():
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    for port in ports:
+        with socket.create_server((LOOPBACK, port)):
+            pass
 
 
 def test_one_that_ends_at_once_is_said_with_its_last_words(processes, tmp_path):

@@ -1,5 +1,6 @@
 """Plain JSON and back: one value has one text, one text has one value, and nothing unknown is read."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.errors import InputError
 from coterie.problems import Box, ElasticNet, Huber, Logistic, Problem
-from coterie.values import Facts, Schedule, canonical, decode, digest, encode, serialisable
+from coterie.values import Facts, Schedule, canonical, check_size, decode, digest, encode, serialisable
 
 numbers = st.floats(1e-300, 1e300)
 
@@ -122,3 +123,20 @@ def test_values_of_other_types_are_refused(field, value):
     assert decode(plain).sizes == (2, 3)
     with pytest.raises(InputError, match=rf"Facts\.{field} got"):
         decode({**plain, field: value})
+
+
+@pytest.mark.parametrize(
+    ("rounds", "parties", "ratio", "sentence"),
+    [
+        (10**5, 1000, 1, None),
+        (10**5 + 1, 1, 1, "n_rounds got 100001; at most 100,000"),
+        (1, 10**6 + 1, 1, r"parties got 1e\+06; at most 1,000,000"),
+        (10**5, 1001, 1, r"n_rounds times parties got 1\.001e\+08; at most 100,000,000"),
+        (10**4, 100, 0.9, None),
+        (10**4, 101, 0.9, r"n_rounds times parties, with grants that change, got 1\.01e\+06; at most 1,000,000"),
+    ],
+)
+def test_a_plan_from_a_file_is_no_larger_than_any_needs_to_be(rounds, parties, ratio, sentence):
+    plan = {"n_rounds": rounds, "facts": {"parties": ["p"] * parties}, "algorithm": {"step": {"ratio": ratio}}}
+    with contextlib.nullcontext() if sentence is None else pytest.raises(InputError, match=f"^plan: {sentence}"):
+        check_size(plan)

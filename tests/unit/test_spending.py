@@ -126,3 +126,14 @@ def test_a_table_of_many_charges_says_how_many_it_leaves_out(earlier):
     table = ledger._repr_html_()
     assert (f"{earlier} earlier charges" in table) == ("earlier" in table) == (earlier > 0)
     assert table.count("charge ") == min(spending.MOST_SHOWN, spending.MOST_SHOWN + earlier)
+
+
+def test_a_chart_adds_up_what_was_charged():
+    mpl = pytest.importorskip("matplotlib")
+    mpl.use("agg")
+    ledger = Spending(limit=(math.inf, 0.5))
+    for epsilon in (1.0, math.inf, 0.5, 0.25):
+        charge(ledger, epsilon)
+    axes = ledger.plot()
+    assert axes.lines[0].get_xydata().tolist() == [[1, 1.0], [2, 1.5], [3, 1.75]]
+    mpl.pyplot.close(axes.figure)
