@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from made import ALGORITHMS, DATA, NAMES, approved, direct, make_sites, plan_of
 
-from coterie.engines.in_process import run
+from coterie.engines.in_process import Paths, run
+from coterie.engines.own_steps import OneParty
+from coterie.engines.rounds import set_up
 from coterie.errors import InputError
 from coterie.inference import Columns, Releasing, release_moments
+from coterie.minimisers.native.minimiser import Native
 from coterie.privacy.moments import Moments
 from coterie.privacy.noise import Seeded
 from coterie.site.coordinator import Coordinator, PartyError
@@ -38,6 +41,25 @@ def test_the_transcript_is_that_of_one_process(kind, tmp_path):
     assert [entry["statement"]["party"] for entry in signed["signed"]] == list(plan.facts.parties)
     # what is refused as too long before anybody is asked is what would be
     assert max(lengths) <= most_told(plan) <= 1.5 * max(lengths)
+
+
+def test_what_a_fast_minimiser_misses_is_computed_by_the_plain_one(monkeypatch):
+    pytest.importorskip("numba")
+    plan = plan_of("graph")
+
+    def party(**settings):
+        return OneParty(plan, 0, DATA.shards[0], Seeded(3), paths=Paths(**settings))
+
+    with set_up():
+        _, right = party().work()
+        fast = party(native_work=0)
+        assert fast.steps.path == "argmin in machine code"
+        np.testing.assert_allclose(fast.work()[1], right, rtol=0, atol=1e-9)
+        # bounds on gradients, beyond any tolerance
+        minimise = Native.minimise
+        monkeypatch.setattr(Native, "minimise", lambda *given: (minimise(*given)[0], np.array([[np.inf]])))
+        _, found = fast.work()
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-9)
 
 
 # --- what is released after the rounds, for intervals -----------------------------------------------------------------

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import NoisyGradientDescent
-from coterie.engines import rounds
+from coterie.data import Federation
+from coterie.engines import in_process, rounds
 from coterie.engines.rounds import Inputs, _lengthen, _where, at_a_time
 from coterie.network.channels import Broadcast, Curator
 from coterie.network.topology import EVERYBODY_WORKS, Poisson
@@ -77,6 +78,21 @@ def test_plans_side_by_side_draw_what_each_would_draw_alone_and_without_a_seed_n
         np.testing.assert_array_equal(of_plan, alone)
     unlike = drawn(n_plans, SystemEntropy())
     assert len(np.unique(unlike)) == unlike.size == alone.size * n_plans
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 6])
+def test_however_many_parties_are_worked_on_at_once_they_release_the_same(at_once, monkeypatch):
+    rng, plan = np.random.default_rng(0), descent(Broadcast(), 2)
+    X, y = rng.normal(size=(30, 2)) / 4, np.tile(["no", "yes"], 15)
+    data = Federation.from_arrays(X, y, parties=np.repeat(list("abcdef"), 5), labels=("no", "yes"))
+    right = in_process.run(plan, data, noise=Seeded(1)).releases
+    assert rounds.BATCH_ELEMENTS > 6 * 10
+    # of five rows with two numbers
+    monkeypatch.setattr(rounds, "BATCH_ELEMENTS", at_once * 10 + 9)
+    rounds.compiled.cache_clear()
+    found = in_process.run(plan, data, noise=Seeded(1)).releases
+    rounds.compiled.cache_clear()
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-9)
 
 
 # --- settings of XLA --------------------------------------------------------------------------------------------------
