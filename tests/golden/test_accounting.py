@@ -19,6 +19,7 @@ from coterie.plan import Plan
 from coterie.privacy import accountants
 from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian, Pure, Unprotected
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
+from coterie.privacy.moments import Moments
 from coterie.privacy.objective import ArgminBounds, PenaltyPerturbation
 from coterie.problems import L2, Logistic, Problem
 from coterie.values import Facts
@@ -401,9 +402,12 @@ def test_a_person_at_every_party_moves_one_sum_by_all_of_them(channel):
     )
     problem = Problem(loss=Logistic(), regulariser=L2(1.0), record_weight=1.0)
     plan = Plan.make(algorithm, problem, "ring", facts, rounds=10, adjacency="replace-one", people_span_parties=True)
-    continuous = accountants.gaussian_epsilon([(Gaussian(25 / 20), 10)], 1e-6)
-    # a grid costs next to nothing, and more than nothing
-    assert continuous < plan.epsilon(1e-6) < continuous * (1 + 1e-6)
+    moments = Moments(multipliers=(30.0, 40.0), curvature_weight=1.5, second_moment_multiplier=50.0)
+    for afterwards, multipliers in ((None, ()), (moments, (30, 40, 50))):
+        released = [(Gaussian(25 / 20), 10), *((Gaussian(25 / multiplier), 1) for multiplier in multipliers)]
+        continuous = accountants.gaussian_epsilon(released, 1e-6)
+        # a grid costs next to nothing, and more than nothing
+        assert continuous < dataclasses.replace(plan, moments=afterwards).epsilon(1e-6) < continuous * (1 + 1e-6)
 
 
 def test_a_curve_that_is_not_a_number_proves_nothing():

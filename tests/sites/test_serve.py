@@ -15,7 +15,7 @@ from made import NAMES, make_sites
 from coterie.errors import InputError
 from coterie.site.messages import unpack
 from coterie.site.serve import _on_signals, serve
-from coterie.site.sockets import LARGEST_ENVELOPE, Sockets, UnreachableError
+from coterie.site.sockets import LARGEST_ENVELOPE, Sockets, UnreachableError, receive, send
 
 
 @pytest.fixture
@@ -64,6 +64,16 @@ def test_a_site_answers_whoever_connects_and_only_the_owner_can(served):
     sockets.close()
     with pytest.raises(InputError, match="another process works in"):
         serve(served)
+
+
+def test_the_largest_frame_is_read_and_no_larger_one():
+    one, other = socket.socketpair()
+    with one, other:
+        send(one, b"12345")
+        assert receive(other, 5) == b"12345"
+        send(one, b"123456")
+        with pytest.raises(UnreachableError, match="a frame of 6 bytes; at most 5 are read"):
+            receive(other, 5)
 
 
 def test_nobody_at_a_socket_is_said_so(tmp_path):
