@@ -224,6 +224,23 @@ def test_no_two_records_are_farther_apart_than_the_sensitivity(name, adjacency):
     assert largest["second_moment"] >= 0.6 * sensitivity_of(plan, "second_moment")
 
 
+@pytest.mark.parametrize("n", [20, 10**6, 10**8])
+def test_sums_over_many_records_pay_for_their_rounding(n):
+    """Of numbers of at most 1, twice n (n + 3) 2^-53 beside what one record changes: 2 in a gradient, and of curvature
+    that costs nothing else its own share of the rounding; sqrt(2) in a second moment."""
+    small = plan_of(Logistic(), federation_of(Logistic()))
+    plan = dataclasses.replace(small, facts=dataclasses.replace(small.facts, sizes=(n,) * 3))
+    off = n * (n + 3) * 2.0**-53
+    moved = {"derivatives": (2, 2 * math.sqrt(1 + 3 / 2) * off), "second_moment": (math.sqrt(2), 2 * off)}
+    assert plan.moments.curvature_weight == 3 / 2
+    multipliers = (*plan.moments.multipliers, plan.moments.second_moment_multiplier)
+    for (purpose, _, grant), multiplier in zip(plan.moment_grants(0), multipliers, strict=True):
+        change, rounding = moved[purpose]
+        assert grant.scales.noise_std == pytest.approx(multiplier * change, rel=1e-12)
+        # and the grid, of which there are 2^26 steps in the noise
+        assert grant.event.ratio == pytest.approx((change + rounding) / (multiplier * change), rel=1e-6)
+
+
 def logistic_square(x, t1, t2, u, one_is_flat):
     """Of the distance between two records with the largest curvature beside their slopes, or the second with none."""
     a1, a2 = 4 * t1 * (1 - t1), np.where(one_is_flat, 0.0, 4 * t2 * (1 - t2))

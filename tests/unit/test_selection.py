@@ -181,6 +181,11 @@ def test_a_forgotten_seed_is_no_seed(kind):
         (lambda: Poisson(probability=0, seed=0), "probability: got 0; a number in (0, 1] is needed"),
         (lambda: Poisson(probability=1.1, seed=0), "probability: got 1.1; a number in (0, 1] is needed"),
         (lambda: Poisson(probability=float("nan"), seed=0), "probability: got nan; a number in (0, 1] is needed"),
+        (lambda: Impairments(lost=-0.1), "lost: got -0.1; a probability in [0, 1) is needed"),
+        (lambda: Impairments(late=1), "late: got 1; a probability in [0, 1) is needed"),
+        (lambda: Impairments(skipped=1.0), "skipped: got 1.0; a probability in [0, 1) is needed"),
+        (lambda: Impairments(skipped=float("nan")), "skipped: got nan; a probability in [0, 1) is needed"),
+        (lambda: Impairments(lost=0.6, late=0.4), "lost, late: got 0.6, 0.4; together they must stay below 1"),
         (
             lambda: Walk(seed=None).table(3, RING),
             "seed: got None; a secret selection exists only during a run",
