@@ -354,6 +354,15 @@ def test_a_terminal_that_goes_away_keeps_what_was_released(coterie, spec):
     assert coterie("certificate", "verify", spec.parent / "spec-run")[0] == 0
 
 
+def test_the_first_signal_is_noted_and_the_second_is_raised_where_it_lands():
+    with stoppable() as stop:
+        assert not stop.asked
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_an_answer_that_nobody_hears_raises_nothing():
     reading, writing = os.pipe()
     os.close(reading)
