@@ -37,6 +37,8 @@ from coterie.spending import Spending, Terms
 from coterie.values import plain_array, same_length, whole_number
 
 BINS = 20
+# a standard error from which on a number between 0 and 1 says nothing
+_NOTHING_SAID = 0.5
 
 # --- counting what a classifier answers, and metrics of the counts, be they exact or noised ---------------------------
 
@@ -372,7 +374,14 @@ def evaluation_text(found: Evaluation) -> str:
 
 
 def _spent(found: Evaluation) -> str:
-    return "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
+    if found.public:
+        return ""
+    spent = f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
+    # of a ledger that held something before
+    if found.total_delta == found.delta:
+        return spent
+    total = f"ε = {shown_loss(found.total_epsilon)} at δ = {found.total_delta:g}"
+    return f"{spent}; {total} with everything in the ledger"
 
 
 def _lines(found: Evaluation) -> list[tuple[str, ...]]:
@@ -384,16 +393,19 @@ def _lines(found: Evaluation) -> list[tuple[str, ...]]:
 def _lines_with_noise(found: Evaluation) -> list[tuple[str, str, str, str]]:
     lines = [("", "model", "noise", "majority class")]
 
+    def shown(number: float, noise: float, form: Callable[[float], str]) -> tuple[str, str]:
+        return (form(number) if noise < _NOTHING_SAID else "lost in noise"), f"± {form(noise)}"
+
     for name, told in found.metrics.items():
         if name == "accuracy":
             other = "" if found.majority_error is None else percent(found.majority_error)
-            lines.append(("error", percent(1 - told.value), f"± {percent(told.standard_error)}", other))
+            lines.append(("error", *shown(1 - told.value, told.standard_error, percent), other))
         elif name == "auc":
-            lines.append(("AUC", f"{told.value:.3f}", f"± {told.standard_error:.3f}", "0.500"))
+            lines.append(("AUC", *shown(told.value, told.standard_error, "{:.3f}".format), "0.500"))
         elif name == "class-error":
             errors = zip(told.value, told.standard_error, strict=True)
             by_class = zip(found.classes, errors, strict=True)
-            lines += [(f"error where {name}", percent(e), f"± {percent(s)}", "") for name, (e, s) in by_class]
+            lines += [(f"error where {name}", *shown(e, s, percent), "") for name, (e, s) in by_class]
         elif found.calibration_error is not None:
             lines.append(("calibration error", percent(found.calibration_error), "", ""))
     return lines

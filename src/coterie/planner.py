@@ -262,7 +262,7 @@ class Planner:
     def _reasons(self, task: forecast.Task, setting: forecast.Setting) -> tuple[str, ...]:
         n_noises = self._situation(self.privacy).noises_of_sum
         return (
-            f"noise: {task.noise:.3g} of the largest sum of gradients, from {n_noises:.3g} noise(s) in the sum",
+            f"noise: {task.noise:.3g} of the largest sum of gradients; noises in the sum: {n_noises:.3g}",
             f"length: steps add up to {setting.step * setting.rounds / (1 - setting.momentum):.3g} over the largest "
             "curvature; more would carry more noise than signal",
             f"rounds: {setting.rounds} with momentum {setting.momentum:g}; noise adds up to the same over any number",

@@ -177,7 +177,11 @@ def test_runs_on_the_same_data_add_up_in_a_ledger(coterie, tmp_path):
     assert code == 1
     assert "beyond the limit" in told
     assert not (tmp_path / "three").exists()
-    assert len(Spending(path=tmp_path / "spent.json").charges) == 2
+    # the spec need not repeat the ledger's limit
+    spec.write_text(spec.read_text().replace("epsilon = 0.7", "epsilon = 0.05"))
+    told = " ".join(coterie("run", spec, "--out", tmp_path / "four")[1].split())
+    assert "ε = 1.45 at δ = 3e-05 in all, of at most ε = 1.5 at δ = 0.0001 (spent.json)" in told
+    assert len(Spending(path=tmp_path / "spent.json").charges) == 3
 
 
 def test_an_audit_stands_on_the_certificate(coterie, tmp_path):

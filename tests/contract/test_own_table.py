@@ -305,7 +305,7 @@ def test_misfits_are_shown_by_column_count_and_line(coterie, folder, tmp_path):
         "what": "outside the range",
         "count": 1,
         "first": "line 6",
-        "needed": "0 to 1e+06",
+        "needed": "0 to 1,000,000",
         "refused": False,
     }
     assert "vapes" not in told

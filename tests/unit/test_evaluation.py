@@ -189,6 +189,25 @@ def test_two_evaluations_differ_and_both_are_charged(model):
         evaluate(model, X, Y, **BUDGET, ledger=ledger)
 
 
+def test_what_a_ledger_held_before_stands_below_the_table(model):
+    ledger = Spending(limit=(2.5, 1e-3))
+    first, second = (str(evaluate(model, X, Y, **BUDGET, ledger=ledger)) for _ in range(2))
+    assert "ledger" not in first
+    assert second.splitlines()[-1].endswith("replace-one; ε = 2 at δ = 2e-06 with everything in the ledger")
+
+
+def test_a_number_that_drowned_in_noise_is_not_shown(model):
+    """Forty records at a small epsilon: an AUC of 0 or 1 would stand there, by chance."""
+    noised = evaluate(model, X[:40], Y[:40], epsilon=0.01, delta=1e-6, adjacency="replace-one", noise=Seeded(0))
+    rows = {line.split("  ")[0]: line for line in str(noised).splitlines()}
+    assert noised["auc"].standard_error > 0.5
+    assert "lost in noise" in rows["AUC"]
+    assert "0.000" not in rows["AUC"]
+    assert f"{noised['auc'].value:.3f}  ±" not in rows["AUC"]
+    exact = str(evaluate(model, X[:40], Y[:40], public=True))
+    assert "lost" not in exact
+
+
 def test_seeded_noise_spends_everything(model):
     ledger = Spending()
     found = evaluate(model, X, Y, **BUDGET, ledger=ledger, noise=Seeded(0))

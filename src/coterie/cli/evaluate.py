@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: coterie evaluate spec-run test.csv --public; coterie evaluate spec-run held-out.csv --epsilon 0.5 "
-    "--delta 1e-6 --adjacency replace-one --ledger ledger.json"
+    "--delta 1e-6 --adjacency replace-one --ledger patients.ledger"
 )
 
 

@@ -231,7 +231,7 @@ def check_file(schema_path: Path, file: Path, *, dialect: Dialect = USUAL, show_
             "what": misfit.what,
             "count": len(misfit.rows),
             "first": table.place(int(misfit.rows[0])),
-            **({"value": str(misfit.values[0])} if show_values else {}),
+            **({"value": misfit.example} if show_values else {}),
             "needed": misfit.needed,
             "refused": misfit.refused,
         }
