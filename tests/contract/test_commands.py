@@ -1,6 +1,8 @@
 """The commands as people type them; a few in a process of their own, the others through the same entry point."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -363,6 +365,19 @@ def test_a_report_is_made_again_and_checked(finished, coterie, tmp_path):
     (run / "report.html").unlink()
     assert coterie("certificate", "verify", run)[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_page_that_cannot_be_written_says_where_else_it_could_be(finished, coterie, tmp_path, monkeypatch):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+
+    def refused(source, target):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(source))
+
+    monkeypatch.setattr(os, "replace", refused)
+    code, _, error = coterie("report", run)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "report.html' cannot be written (Permission denied); `coterie report RUN --out FILE`" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_report_of_a_forged_run_is_refused(finished, coterie, tmp_path):

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import signal
 import sys
 import tempfile
@@ -254,6 +255,10 @@ def test_what_to_expect_is_told_before_anything_is_spent(folder, coterie, tmp_pa
     code, told, _ = coterie("plan", folder / "spec.toml")
     assert code == 0
     assert "a party alone" in told
+    # whose classes are more uneven would take the errors for large
+    assert "the rarer class has 23% to 50% of the records" in " ".join(told.split())
+    told = coterie("plan", folder / "spec.toml", "--surrogate", folder / "test.csv")[1]
+    assert re.search(r"the rarer class has \d+% of the records", " ".join(told.split()))
     (tmp_path / "wrong.toml").write_text("parties = 3")
     for wrong in ("wrong.toml", "nothing.toml"):
         code, _, error = coterie("plan", tmp_path / wrong)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +57,11 @@ def reproduce(
                 "quick: few runs and iterations, so that claims may hold or fail by chance; to look, not to conclude"
             )
     figures = find(MODULES if everything else names or ())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=out).cleanup()
+    except OSError as error:
+        raise InputError(f"--out: {str(out)!r} cannot be written to ({error.strerror})") from None
 
     from coterie.papers.runner import reproduce as run_figures
     from coterie.terminal import shown_progress
