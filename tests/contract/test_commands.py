@@ -333,9 +333,7 @@ def test_rows_without_a_party_do_not_fit(coterie, patients, tmp_path):
 
 def test_identifiers_are_left_open_where_all_else_is_read_off_the_data(coterie, tmp_path):
     table, out = tmp_path / "table.csv", tmp_path / "schema.toml"
-    table.write_text(
-        "id,age,outcome\n" + "".join(f"F{i},{20 + i % 60},{['no', 'yes'][i % 2]}\n" for i in range(150))
-    )
+    table.write_text("id,age,outcome\n" + "".join(f"F{i},{20 + i % 60},{['no', 'yes'][i % 2]}\n" for i in range(150)))
     code, told, error = coterie("schema", "make", table, "--label", "outcome", "--from-data", "--out", out)
     assert code == 0, error
     assert "150 different texts, more than 100" in told

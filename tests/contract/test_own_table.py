@@ -244,6 +244,24 @@ def same_records(folder, tmp_path, name, content, **more):
     return schema.encode(one), schema.encode(other)
 
 
+def test_public_records_of_one_class_have_no_auc(folder, coterie, tmp_path):
+    """They had one of 0.000."""
+    rows = (folder / "test.csv").read_text().splitlines()
+    label = rows[0].split(",").index("outcome")
+    (tmp_path / "test.csv").write_text("\n".join([rows[0], *(row for row in rows if row.split(",")[label] == "yes")]))
+    spec = (folder / "spec.toml").read_text().replace('test = "test.csv"', f'test = "{tmp_path}/test.csv"')
+    (folder / "one-class.toml").write_text(spec)
+    code, told, error = coterie("run", folder / "one-class.toml", "--out", tmp_path / "run")
+    assert code == 0, error
+    assert "AUC" not in told
+    assert coterie("certificate", "verify", tmp_path / "run")[0] == 0
+    code, told, error = coterie("evaluate", tmp_path / "run", tmp_path / "test.csv", "--public", "--json")
+    assert code == 0, error
+    metrics = json.loads(told, parse_constant=pytest.fail)["metrics"]
+    assert metrics["auc"]["value"] is None
+    assert metrics["class-error"]["value"][0] is None
+
+
 def test_what_to_expect_is_told_before_anything_is_spent(folder, coterie, tmp_path):
     code, told, error = coterie("plan", folder / "spec.toml", "--json")
     assert code == 0, error

@@ -179,6 +179,36 @@ def test_a_model_without_probabilities_has_an_auc_but_no_calibration():
         evaluate(machine, X, Y, public=True)
 
 
+def test_a_class_without_records_has_no_error_and_does_not_lower_the_auc(model, many):
+    """As numbers they were 100 % and 0."""
+    of_one = np.flatnonzero(model.classes_[1] == Y)
+    alone = evaluate(model, X[of_one], Y[of_one], public=True)
+    assert math.isnan(alone["auc"].value)
+    assert np.isnan(alone["class-error"].value).tolist() == [True, False]
+    text = str(alone)
+    assert "all of one class" in text
+    assert f"error where {model.classes_[0]} no records" in " ".join(text.split())
+
+    two = MANY < 2
+    found = evaluate(many, X[two], MANY[two], public=True)
+    assert np.isnan(found["class-error"].value).tolist() == [False, False, True]
+    by_class = many.predict_proba(X[two])
+    of_those = [roc_auc_score(MANY[two] == k, by_class[:, k]) for k in range(2)]
+    assert found["auc"].value == pytest.approx(np.mean(of_those), abs=3e-3)
+
+
+def test_bins_without_records_are_not_drawn(model):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    found = evaluate(model, X[:3], Y[:3], public=True)
+    ax = found.plot()
+    try:
+        drawn = ax.get_lines()[0].get_xdata()
+        assert 1 <= len(drawn) <= 3
+        assert np.isfinite(ax.get_lines()[0].get_ydata()).all()
+    finally:
+        plt.close(ax.figure)
+
+
 def test_two_evaluations_differ_and_both_are_charged(model):
     ledger = Spending(limit=(2.0, 1e-3))
     first, second = (evaluate(model, X, Y, **BUDGET, ledger=ledger) for _ in range(2))

@@ -148,4 +148,7 @@ def _tell_numbers(result: dict[str, Any], json_line: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
+    """Numbers that there are none of are null."""
+    if hasattr(value, "tolist"):
+        return [_plain(one) for one in value.tolist()]
+    return None if isinstance(value, float) and math.isnan(value) else value
