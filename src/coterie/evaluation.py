@@ -532,8 +532,10 @@ def exact_result(model: FittedModel, X: np.ndarray, y: np.ndarray) -> dict[str, 
     """How good a model is on records that are declared public; y as positions in its labels, or numbers."""
     if model.labels is None:
         gap, spread = model.predict(X) - y, y - y.mean()
-        r2 = 1 - float(gap @ gap) / max(float(spread @ spread), 1e-300)
-        return {"records": len(y), "rmse": float(np.sqrt(np.mean(gap**2))), "mean_rmse": float(y.std()), "r2": r2}
+        told = {"records": len(y), "rmse": float(np.sqrt(np.mean(gap**2))), "mean_rmse": float(y.std())}
+        # of labels that are all alike there is nothing to explain
+        explained = {} if np.ptp(y) == 0 else {"r2": 1 - float(gap @ gap) / float(spread @ spread)}
+        return {**told, **explained}
     probable = isinstance(model, ProbableModel)
     metrics = ("accuracy", "auc", *(("calibration",) if probable else ()))
     found = evaluate(model, X, y.astype(int), metrics=metrics, public=True)

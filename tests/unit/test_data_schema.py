@@ -202,6 +202,8 @@ def test_no_row_is_longer_than_the_schema_says(rows):
 def test_labels_are_validated_and_number_labels_clipped():
     np.testing.assert_array_equal(SCHEMA.encode_label(["yes", "no"]), np.array(["yes", "no"]))
     cost = NumberLabel("cost", 0, 10)
+    with pytest.raises(InputError, match=r"^column 'cost': row 1 is missing; a finite number is needed$"):
+        cost.encode([1.0, float("nan")])
     np.testing.assert_array_equal(cost.encode([-1, 5, 11]), [0, 5, 10])
     assert cost.bound == 10
     assert Schema(SCHEMA.columns, Label("ill", ("0", "1"))).encode_label([1, 0]).tolist() == ["1", "0"]

@@ -11,11 +11,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
 
 from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending, evaluate
+from coterie.data import NumberColumn, NumberLabel, Schema
 from coterie.errors import InputError
-from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, records_moved
+from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, exact_result, records_moved
 from coterie.network.channels import sum_channel
 from coterie.privacy.mechanisms import ONE_NOISE
 from coterie.privacy.noise import Seeded
+from coterie.rundir import FittedModel
 from coterie.spending import BudgetError, Terms
 
 RNG = np.random.default_rng(5)
@@ -195,6 +197,15 @@ def test_a_class_without_records_has_no_error_and_does_not_lower_the_auc(model, 
     by_class = many.predict_proba(X[two])
     of_those = [roc_auc_score(MANY[two] == k, by_class[:, k]) for k in range(2)]
     assert found["auc"].value == pytest.approx(np.mean(of_those), abs=3e-3)
+
+
+def test_numbers_that_are_all_alike_have_no_r2():
+    """It was a number of three hundred digits."""
+    schema = Schema((NumberColumn("x", 0, 1),), NumberLabel("y", 0, 10))
+    flat = FittedModel(schema, None, 1.0, np.ones((1, 1)), np.zeros(1))
+    rows = np.linspace(0, 1, 5)[:, None]
+    assert exact_result(flat, rows, np.full(5, 0.1)).keys() == {"records", "rmse", "mean_rmse"}
+    assert exact_result(flat, rows, rows[:, 0])["r2"] == pytest.approx(1)
 
 
 def test_bins_without_records_are_not_drawn(model):

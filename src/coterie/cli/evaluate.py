@@ -144,7 +144,8 @@ def _tell_numbers(result: dict[str, Any], json_line: bool) -> None:
         return
     typer.echo("NOT PRIVATE: exact metrics of records that were declared public")
     typer.echo(f"root mean square error  {result['rmse']:.4g}  (always the mean: {result['mean_rmse']:.4g})")
-    typer.echo(f"R²                      {result['r2']:.3f}")
+    if "r2" in result:
+        typer.echo(f"R²                      {result['r2']:.3f}")
 
 
 def _plain(value: Any) -> Any:

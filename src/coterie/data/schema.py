@@ -518,7 +518,9 @@ class NumberLabel:
         return max(abs(self.minimum), abs(self.maximum))
 
     def misfits(self, values: Any) -> list[Misfit]:
-        return NumberColumn(self.name, self.minimum, self.maximum).misfits(values)
+        found = NumberColumn(self.name, self.minimum, self.maximum).misfits(values)
+        # what a feature can be encoded as, a label cannot
+        return [misfit._replace(needed=misfit.needed.removesuffix(_OR_MISSING)) for misfit in found]
 
     def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
         numbers, _, _ = _numbers(self.name, values)
@@ -712,8 +714,9 @@ def _check_keys(where: str, content: Any, *, needed: tuple[str, ...], optional: 
     if not isinstance(content, Mapping):
         raise InputError(f"{where}: got {content!r}; a table is needed")
     for key in content:
-        if key not in needed + optional:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, needed + optional)}")
+        if key not in (known := needed + optional):
+            hint = nearest(key, known)
+            raise InputError(f"{where}: unknown key {key!r}{hint}; keys are {', '.join(known)}")
     for key in needed:
         if key not in content:
             raise InputError(f"{where}: key {key!r} is missing")
