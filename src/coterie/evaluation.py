@@ -402,7 +402,8 @@ def _lines_with_noise(found: Evaluation) -> list[tuple[str, str, str, str]]:
     def shown(number: float, noise: float, form: Callable[[float], str]) -> tuple[str, str]:
         if math.isnan(number):
             return "no records", ""
-        return (form(number) if noise < _NOTHING_SAID else "lost in noise"), f"± {form(noise)}"
+        around = f"± {form(noise)}" if noise <= 1 else f"± over {form(1.0)}"
+        return (form(number) if noise < _NOTHING_SAID else "lost in noise"), around
 
     for name, told in found.metrics.items():
         if name == "accuracy":
