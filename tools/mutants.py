@@ -118,7 +118,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "sites/test_parity.py",
     ),
     "engines/checkpoint.py": ("unit/test_checkpoint.py", "unit/test_charges.py"),
-    "network/channels.py": ("unit/test_pairs.py", "unit/test_grid.py", "statistical/test_release_noise.py"),
+    "network/channels.py": (
+        "unit/test_selection.py",
+        "unit/test_pairs.py",
+        "unit/test_grid.py",
+        "statistical/test_release_noise.py",
+    ),
     "privacy/moments.py": ("unit/test_moments.py",),
     "privacy/standardising.py": ("unit/test_standardising.py",),
     "privacy/for_engines.py": ("leaks/test_every_door.py", *PEOPLE),

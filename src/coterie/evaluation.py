@@ -334,7 +334,8 @@ def evaluate(
     if channel is not None:
         channel.check(len(sizes))
     of_sum = ONE_NOISE if channel is None else channel.noise(len(sizes))
-    grants = calibrated(cells, epsilon, delta, adjacency, records_moved(terms, sizes, channel), of_sum)
+    moved = records_moved(terms, sizes, channel), of_sum, tables_moved(terms, len(sizes), channel)
+    grants = calibrated(cells, epsilon, delta, adjacency, *moved)
     spent = _loss(grants, delta)
     past: tuple[tuple[str, float, float], ...] = ()
     # whoever knows the seed can take the noise off
@@ -480,18 +481,30 @@ def _parties(parties: Any, n_records: int) -> tuple[list[str], np.ndarray, list[
 
 def records_moved(terms: Terms, sizes: Sequence[int], channel: SumChannel | None) -> float:
     """In how many records one unit of privacy can count, in terms of one noised table."""
-    if terms.unit == "party":
-        return max(sizes)
+    in_one_table = max(sizes) if terms.unit == "party" else terms.records_per_person
+    return in_one_table * tables_moved(terms, len(sizes), channel)
+
+
+def tables_moved(terms: Terms, n_parties: int, channel: SumChannel | None) -> float:
+    """In how many parties' tables one unit of privacy can count, in terms of one noised table."""
     if not terms.people_span_parties:
-        return terms.records_per_person
-    spread = math.sqrt(len(sizes)) if channel is None else channel.all_together(np.ones(len(sizes)))
-    return terms.records_per_person * spread
+        return 1.0
+    return math.sqrt(n_parties) if channel is None else channel.all_together(np.ones(n_parties))
 
 
 def calibrated(
-    cells: dict[Table, Cells], epsilon: float, delta: float, adjacency: str, records: float, noise: SumNoises
+    cells: dict[Table, Cells],
+    epsilon: float,
+    delta: float,
+    adjacency: str,
+    records: float,
+    noise: SumNoises,
+    parties: float = 1.0,
 ) -> dict[Table, TableGrant]:
-    """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share."""
+    """The least noise with which all tables together keep (epsilon, delta); each table takes an equal share.
+
+    records, parties: what `records_moved` and `tables_moved` say.
+    """
     changes = 2 if adjacency == "replace-one" else 1
     sensitivities: dict[Table, float] = {
         name: records * math.sqrt(changes * cells[name].per_record) for name in TABLES if name in cells
@@ -499,7 +512,7 @@ def calibrated(
 
     def grants(multiplier: float) -> dict[Table, TableGrant]:
         return {
-            name: TableGrant.of(sensitivity, multiplier, math.prod(cells[name].shape), noise)
+            name: TableGrant.of(sensitivity, multiplier, math.prod(cells[name].shape), noise, parties)
             for name, sensitivity in sensitivities.items()
         }
 

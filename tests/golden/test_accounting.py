@@ -115,6 +115,28 @@ def test_analytic_gaussian_is_exact_and_never_below_the_truth(ratio, delta):
         assert float((eps - truth) / truth) == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("ratio", [0.02, 0.7, 1.3, 8.0, 60.0])
+def test_the_largest_delta_that_an_order_allows_is_never_below_the_truth(ratio):
+    """By a golden-section search in 80 digits; 60 and 999 are far beyond what anybody promises, and have the most to
+    cancel."""
+    orders = np.array([1.1, 3.0, 30.0, 500.0, 999.0])
+    found = accountants._log_peaks(orders, ratio)
+    shrink = (mpmath.sqrt(5) - 1) / 2
+    with mpmath.workdps(80):
+        for order, peak in zip(orders, found, strict=True):
+            wanted = mpmath.mpf(float(order)) - 1
+
+            def height(x, wanted=wanted):
+                return mpmath.log(exact_gaussian_delta(x, ratio)) + wanted * x
+
+            low, high = mpmath.mpf(-60), mpmath.mpf(ratio) ** 2 * float(order) + 60
+            for _ in range(120):
+                left, right = high - shrink * (high - low), low + shrink * (high - low)
+                low, high = (left, high) if height(left) < height(right) else (low, right)
+            truth = height((low + high) / 2)
+            assert 0 <= peak - truth <= 3e-9 + 1e-11 * abs(truth)
+
+
 @pytest.mark.parametrize(
     "ledger",
     [

@@ -80,6 +80,16 @@ def stops_at(convexity, noise_norm, share=5e-13, slope=SLOPE, bend=1.0):
     return (share + 1e-14 * condition) * (N * W * slope * X + noise_norm)
 
 
+# of coefficients that make a score of 1000
+POINT_ROUNDED = 2.0**-49 * 1e3
+
+
+def misses(convexity, size=N, slope=X * SLOPE, row_norm=X, bend=1.0):
+    """What a solver's own gradient is off by: of a sum of so many, of scores of up to 1000, and of coefficients."""
+    summed = size * W * 2.0**-53 * ((size + D) * slope + D * 1e3 * bend * row_norm)
+    return summed + convexity * POINT_ROUNDED / row_norm
+
+
 CONVEXITY = L2_SHARE + 2 * PENALTY * DEGREE
 OBJECTIVES = [
     (PenaltyPerturbation, {"penalty": PENALTY}, CONVEXITY),
@@ -97,14 +107,14 @@ def test_gaussian_noise_in_an_objective(kind, settings, convexity, adjacency):
     noise_std = MULTIPLIER * CHANGES[adjacency] * W * SLOPE * X
     tolerance = stops_at(convexity, noise_std * math.sqrt(D))
     off = 2.0**-43 * noise_std * math.sqrt(D)
-    hidden = 0.01 / MULTIPLIER
+    hidden, missed = 0.01 / MULTIPLIER, misses(convexity)
     objective, output = grant.event.events
     assert (objective.ratio, objective.jacobian) == (about(1 / MULTIPLIER), about(W * X**2 / convexity))
     assert (objective.rank, objective.adjacency, objective.margin) == (1, adjacency, False)
     assert output.ratio == about(hidden + SPREAD)
     assert grant.scales.noise_scale == about(noise_std)
     assert grant.scales.tolerance == about(tolerance)
-    assert grant.scales.output_scale == about(2 * (tolerance + off) * (1 + 1 / 64) / convexity / hidden)
+    assert grant.scales.output_scale == about(2 * (tolerance + missed + off) * (1 + 1 / 64) / convexity / hidden)
     assert grant.scales.steps == STEPS
     assert grant.scales.curvature + grant.scales.extra_l2 == about(convexity - L2_SHARE)
 
@@ -134,7 +144,8 @@ def check_gamma(grant, rate, convexity, adjacency):
     assert output.epsilon == about(1e-3 * loss + math.sqrt(D) / GAMMA_STEPS)
     assert grant.scales.noise_scale == about(1 / rate)
     assert grant.scales.tolerance == about(tolerance)
-    assert grant.scales.output_scale == about(2 * (tolerance + off) * (1 + 1 / 64) / convexity / (1e-3 * loss))
+    apart = 2 * (tolerance + misses(convexity) + off) * (1 + 1 / 64) / convexity
+    assert grant.scales.output_scale == about(apart / (1e-3 * loss))
     assert grant.scales.steps == GAMMA_STEPS
     assert grant.scales.curvature + grant.scales.extra_l2 == about(convexity - L2_SHARE)
 
@@ -210,7 +221,7 @@ def test_four_times_the_noise_is_a_quarter_of_the_loss_that_is_allowed(mechanism
 def test_noise_on_a_minimiser(noise, adjacency):
     grant = granted(OutputPerturbation(penalty=PENALTY, **noise), adjacency)
     tolerance = stops_at(CONVEXITY, 0)
-    moves = (CHANGES[adjacency] * W * SLOPE * X + 2 * tolerance) / CONVEXITY
+    moves = (CHANGES[adjacency] * W * SLOPE * X + 2 * (tolerance + misses(CONVEXITY))) / CONVEXITY
     assert grant.scales.noise_scale == 0
     assert grant.scales.tolerance == about(tolerance)
     if "noise_rate" in noise:
@@ -317,6 +328,7 @@ class Step:
         self.curvature, self.row_norm = 1 / ETA + l2, row_norm
         self.smoothness = size * W * bend * row_norm**2
         self.of_record = W * slope
+        self.misses = misses(self.curvature, size, slope, row_norm, bend)
 
     def stops_at(self, noise_std):
         condition = 1 + self.smoothness / self.curvature
@@ -328,7 +340,7 @@ class Step:
 
     def off(self, tolerance):
         """A minimiser of a solver that stops there."""
-        return tolerance * ETA / self.stretch
+        return (tolerance + self.misses) * ETA / self.stretch
 
 
 def local(size, changes, unit, l2=0.0):
@@ -387,7 +399,8 @@ def in_a_sum(step):
 def apart(step, changes, unit, tolerance, relaxation):
     """How far two states can be, round after round."""
     pull = 2 * relaxation / step.stretch
-    whole = (changes if unit == "party" else 2) * ETA * step.largest * pull / min(pull, 2 - pull)
+    pulled = (changes if unit == "party" else 2) * ETA * step.largest * pull
+    whole = (pulled + 2 * POINT_ROUNDED / step.row_norm) / min(pull, 2 - pull)
     if unit == "party":
         return whole
     shrink = max(abs(1 - 2 * relaxation / (step.stretch + ETA * step.smoothness)), abs(1 - pull))

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from made import NAMES, approved, direct, make_sites, plan_of
 
+from coterie.errors import InputError
 from coterie.site import coordinator as coordinator_module
-from coterie.site.coordinator import Coordinator
+from coterie.site.coordinator import Coordinator, PartyError
 from coterie.site.messages import pack, unpack
+from coterie.site.site import Site
+from coterie.site.sockets import UnreachableError
 from coterie.site.store import write_whole
 
 
@@ -119,6 +122,38 @@ def test_a_coordinator_whose_last_rounds_never_reached_its_disk_goes_on(kind, tm
         committed = site.ledger.reservation(proposal.digest).committed
         kinds = [entry.kind for entry in site.ledger.entries()]
         assert (kinds.count("reserved"), kinds.count("committed")) == (1, len(committed))
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_sum_that_sites_were_told_is_never_noised_anew(restarted, tmp_path):
+    """Its file is gone, and the sites would hand the same contributions out once more."""
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("gradient", 4), sites, wait_s=0.2)
+    told, place, last = {}, tmp_path / "run", 3
+
+    def exchange(party, packet):
+        asked = unpack(packet)
+        if asked.kind == "round" and asked["round"] == last:
+            raise UnreachableError("away")
+        for t, packets in enumerate(asked.fields.get("heard", ()), start=asked.fields.get("first", 0)):
+            told.setdefault(t, set()).update(packets)
+        return direct(sites)(party, packet)
+
+    with pytest.raises(PartyError, match="has not answered"):
+        Coordinator(proposal, keys, exchange, place).run()
+    (place / "round-000001").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"round-000001' cannot be read .*; bring it back"):
+        Coordinator(proposal, keys, exchange, place).run()
+    if restarted:
+        for number, site in enumerate(sites):
+            site.close()
+            sites[number] = Site(site.store.folder)
+    last = None
+    for folder, first in ((place, 1), (tmp_path / "another", 0)):
+        (folder / "round-000001").unlink(missing_ok=True)
+        with pytest.raises(InputError, match=f"has no round {first}, of which .* was told"):
+            Coordinator(proposal, keys, exchange, folder).run()
+    assert {t: len(sums) for t, sums in told.items()} == {0: 1, 1: 1}
 
 
 @pytest.mark.parametrize(("kind", "waits"), [("gradient", True), ("graph", False)])

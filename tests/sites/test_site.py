@@ -15,6 +15,7 @@ from coterie.certificate import Certificate, make_certificate
 from coterie.cli.spec.execution import fill_run, model_of
 from coterie.cli.spec.verification import verify_path
 from coterie.data import CategoryColumn, Label, NumberColumn, Schema
+from coterie.engines.own_steps import OneParty
 from coterie.errors import InputError
 from coterie.keys import SEAL_BYTES, Identity, PrivateKeys, Sealer, SignatureError
 from coterie.network.channels import Curator, SecureSum
@@ -266,6 +267,22 @@ def test_a_budget_that_would_be_exceeded_is_refused_at_approval_and_at_the_run(t
     with pytest.raises(PartyError, match="refused"):
         Coordinator(second, other_keys, direct(sites), tmp_path / "other").run()
     assert sites[0].ledger.reservation(second.digest) is None
+
+
+def test_what_was_spent_counts_also_under_another_name(tmp_path):
+    """A site that another study calls otherwise has the records that it had."""
+    sites = make_sites(tmp_path / "sites", epsilon="1.0")
+    plan = plan_of("gradient", ROUNDS).calibrate(0.7, DELTA)
+    proposal, keys = approved(plan, sites)
+    Coordinator(proposal, keys, direct(sites), tmp_path / "run").run()
+    sites[0].close()
+    (sites[0].store.folder / "site.toml").write_text(policy_of("eastern", epsilon="1.0"))
+    sites[0] = Site(sites[0].store.folder)
+    facts = dataclasses.replace(plan.facts, parties=("eastern", *NAMES[1:]))
+    review = sites[0].review(propose(dataclasses.replace(plan, facts=facts), sites)[0])
+    assert review.spent == pytest.approx(0.7, rel=1e-3)
+    assert "would be spent of 1" in " ".join(review.refusals)
+    assert sites[0].ledger.bodies() == (NAMES[0],)
 
 
 @pytest.mark.parametrize(
@@ -584,6 +601,26 @@ def test_a_release_that_nobody_would_take_does_not_leave(tmp_path):
     assert "has a norm above 1e-09; nothing of it left" in last_reason(sites[0])
 
 
+def test_what_does_not_leave_is_drawn_once_and_stays_charged(tmp_path, monkeypatch):
+    """Fresh noise until something may leave would tell more than the one release that is paid for."""
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("graph", ROUNDS), sites, largest_norm=1e-9)
+    steps, work = [], OneParty.work
+    monkeypatch.setattr(OneParty, "work", lambda self, **more: steps.append(self) or work(self, **more))
+    asked = pack("round", proposal.digest, "coordinator", keys, round=0, first=0, heard=[])
+    direct(sites)(NAMES[0], pack("open", proposal.digest, "coordinator", keys))
+    answers = [direct(sites)(NAMES[0], asked) for _ in range(3)]
+    sites[0].close()
+    sites[0] = Site(sites[0].store.folder)
+    answers.append(direct(sites)(NAMES[0], asked))
+    assert [kind_of(answer) for answer in answers] == ["refused"] * 4
+    assert len(steps) == 1
+    assert sites[0].ledger.reservation(proposal.digest).ended
+    assert not sites[0].withdraw(proposal.digest)
+    assert sites[0].ledger.total(NAMES[0], delta=DELTA).epsilon > 0
+    sites[0].ledger.verify()
+
+
 def test_a_party_that_sends_what_cannot_be_used_is_named(tmp_path):
     sites = make_sites(tmp_path / "sites")
     proposal, keys = approved(plan_of("walk", ROUNDS), sites)
@@ -668,6 +705,24 @@ def test_every_site_signs_and_a_certificate_says_who(tmp_path):
         forged = make_certificate(proposal.plan, DELTA, reproducible=False, engine="sites", sites={**signed, **change})
         with pytest.raises(InputError, match="certificate: "):
             Certificate(forged.document).verify()
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_certificate_states_the_loss_that_the_sites_have_signed(tmp_path, seed):
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("graph", 2), sites, seed=seed)
+    coordinator = Coordinator(proposal, keys, direct(sites), tmp_path / "run")
+    coordinator.run()
+    about = {"engine": "sites", "sites": coordinator.signatures()}
+    make_certificate(proposal.plan, DELTA, reproducible=seed is not None, **about).verify()
+    for delta, reproducible, what in ((0.01, seed is not None, "delta"), (DELTA, seed is None, "epsilon")):
+        forged = make_certificate(proposal.plan, delta, reproducible=reproducible, **about)
+        with pytest.raises(InputError, match=f"'east' has signed another {what}"):
+            Certificate.from_json(forged.to_json()).verify()
+    # nobody has signed a part of it, which could be any numbers
+    stopped = make_certificate(proposal.plan, DELTA, reproducible=seed is not None, rounds_done=1, **about)
+    with pytest.raises(InputError, match="signed at its end, and 1 of 2 rounds"):
+        Certificate.from_json(stopped.to_json()).verify()
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

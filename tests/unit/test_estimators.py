@@ -78,8 +78,21 @@ def test_texts_and_blanks_are_refused_by_column_with_what_would_help(table, mess
 
 def test_complex_numbers_are_refused_as_scikit_learn_does():
     # and nothing warns of a cast
-    with pytest.raises(ValueError, match="Complex data not supported"):
-        logistic().fit(X + 1j, Y, parties=PARTIES)
+    for rows, labels in ((X + 77.125j, Y), (X, np.ones(120) + 77.125j)):
+        with pytest.raises(ValueError, match="Complex data not supported") as refused:
+            made(PrivateRidge, label_bound=1.0).fit(rows, labels, parties=PARTIES)
+        assert "77.125" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["secret", "77,125", b"secret"])
+def test_labels_and_weights_that_are_no_numbers_are_not_quoted(text):
+    cells = np.array([1.0] * 119 + [text], dtype=object)
+    with pytest.raises(InputError, match=r"^y: got values that are no numbers; numbers are needed$"):
+        made(PrivateRidge, label_bound=1.0).fit(X, cells, parties=PARTIES)
+    with pytest.raises(InputError, match=r"^sample_weight: got values that are no numbers; numbers are needed$"):
+        logistic().fit(X, Y, parties=PARTIES, sample_weight=cells)
+    with pytest.raises(InputError, match=r"^sample_weight: Complex data not supported; real numbers are needed$"):
+        logistic().fit(X, Y, parties=PARTIES, sample_weight=np.ones(120) + 1j)
 
 
 def test_importing_the_package_loads_neither_jax_nor_scikit_learn():

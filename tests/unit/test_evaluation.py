@@ -13,7 +13,7 @@ from sklearn.svm import LinearSVC
 from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending, evaluate
 from coterie.data import NumberColumn, NumberLabel, Schema
 from coterie.errors import InputError
-from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, exact_result, records_moved
+from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, exact_result, records_moved, tables_moved
 from coterie.network.channels import sum_channel
 from coterie.privacy.mechanisms import ONE_NOISE
 from coterie.privacy.noise import Seeded
@@ -279,6 +279,22 @@ def test_a_search_pays_for_its_fits_and_its_scores():
 def test_a_unit_of_privacy_counts_as_often_as_it_can(terms, trust, moved):
     """Two records at each of four parties: eight in a sum; in four tables of their own, 2 sqrt(4) in one of them."""
     assert records_moved(terms, [10, 70, 30, 40], sum_channel(trust, None)) == pytest.approx(moved)
+
+
+@pytest.mark.parametrize(("trust", "norm"), [("none", math.sqrt), ("curator", float)])
+def test_tables_of_parties_that_move_together_are_each_put_on_the_grid_for_its_price(model, trust, norm):
+    """Somebody has a record at each of ten parties, and counts are such that every table is rounded up."""
+    n, channel = 10, sum_channel(trust, None)
+    terms = Terms("replace-one", "record", 1, True)
+    cells = {"answers": count(model, X, Y, {"answers"}, 20)["answers"]}
+    moved = records_moved(terms, [9] * n, channel), ONE_NOISE, tables_moved(terms, n, channel)
+    grants = [calibrated(cells, epsilon, 1e-6, "replace-one", *moved)["answers"] for epsilon in np.linspace(1, 2, 20)]
+    ratios = []
+    for grant in grants:
+        counts = np.arange(2000.0)
+        steps = (np.rint((counts + 1) / grant.grid) - np.rint(counts / grant.grid)).max()
+        ratios.append(norm(n) * math.sqrt(2) * steps * grant.grid / grant.scales.noise_std / grant.event.ratio)
+    assert 1 - 1e-5 < max(ratios) <= 1
 
 
 def test_a_ledger_of_whole_parties_takes_no_losses_of_records(model):

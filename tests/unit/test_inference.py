@@ -1,5 +1,6 @@
 """Estimates and intervals from noised moments, and what people see of them."""
 
+import copy
 import functools
 import json
 import math
@@ -322,8 +323,8 @@ def test_nonsense_is_refused_in_a_sentence(model):
         coterie.infer(without, federation, delta=DELTA)
 
 
-def test_moments_of_a_run_are_released_once():
-    """They are paid for once; drawn from a seed again they are the same ones."""
+def test_moments_of_a_run_are_released_once(tmp_path):
+    """They are paid for once; drawn from a seed again they are the same ones. A copy is the same run."""
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-0.5, 0.5, (60, 2)), np.arange(60) % 2
     federation = coterie.Federation.from_arrays(X, y, parties=None, labels=[0, 1])
@@ -336,8 +337,11 @@ def test_moments_of_a_run_are_released_once():
     assert np.isfinite(first.estimate).all()
     assert np.array_equal(first.estimate, again.estimate)
     coterie.infer(transcript, federation, delta=DELTA)
-    with pytest.raises(InputError, match="released before"):
-        coterie.infer(transcript, federation, delta=DELTA)
+    transcript.save(tmp_path / "transcript.npz")
+    for same in (transcript, copy.copy(transcript), coterie.Transcript.load(tmp_path / "transcript.npz")):
+        with pytest.raises(InputError, match="released before"):
+            coterie.infer(same, federation, delta=DELTA)
+    coterie.infer(run(plan, federation), federation, delta=DELTA)
 
 
 @pytest.mark.slow

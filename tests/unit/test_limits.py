@@ -1,6 +1,7 @@
 """Plans and certificates from files are bounded before anything of their size is made."""
 
 import copy
+import dataclasses
 import json
 import math
 import tracemalloc
@@ -95,3 +96,8 @@ def test_what_is_quoted_does_not_make_a_sentence_endless():
         Plan.from_json(json.dumps({"type": "x" * 10**6}))
     assert len(str(refused.value)) <= 1000
     assert str(refused.value).startswith("plan: unknown type 'xxx")
+
+
+def test_a_plan_on_a_graph_of_others_is_refused():
+    with pytest.raises(InputError, match="topology: 4 nodes given for 2 parties"):
+        dataclasses.replace(plan(), topology=make_topology("ring", 4))

@@ -49,6 +49,25 @@ def gradient_norms(loss, l2, records, batch, f):
     return np.linalg.norm(whole, axis=-1)
 
 
+def test_what_one_party_releases_tells_nothing_of_another_that_takes_longer():
+    """To the last bit, in 20 problems: turns that everybody takes until all are done would show in several."""
+    loss = Logistic()
+    with jax.enable_x64(True):
+        program = jax.jit(lambda ready, batch: matrices.minimise(loss, L2(0.0), ready, batch))
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            X, y, weight = make_records(loss, seed)
+            others = weight * np.array([[0.0], [1.0]])
+            size, tolerance = 10 ** rng.uniform(0, 3), 3e-10
+            batch = jax.tree.map(jnp.asarray, make_batch(size, (20.0, 20.0), tolerance, seed))
+            found = [
+                np.asarray(program(matrices.stack(Records(*map(jnp.asarray, (X, y, w))), True), batch)[0])
+                for w in (weight, others)
+            ]
+            assert (found[0][0] != found[1][0]).any()
+            assert (found[0][1] == found[1][1]).all()
+
+
 @pytest.mark.parametrize("pairs", [True, False], ids=["pairs", "rows"])
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_all_are_within_their_tolerances_and_where_each_alone_ends(loss, pairs):

@@ -17,6 +17,7 @@ from coterie import rules
 from coterie.certificate import make_certificate
 from coterie.engines.moments import (
     _contributed,
+    as_matrices,
     derivative_stds,
     derivatives_of,
     noise_std,
@@ -95,13 +96,14 @@ def test_releases_are_the_moments_of_all_records(name, trust):
     federation = federation_of(loss)
     plan = plan_of(loss, federation, trust=trust)
     f = np.random.default_rng(1).normal(size=plan.problem.n_coefficients(plan.facts))
-    found = [
-        *released_derivatives(plan, federation, f, NoNoise(0)),
-        unpacked(release(plan, federation, 2, f, NoNoise(0)), len(f)),
-    ]
+    sums = [release(plan, federation, number, f, NoNoise(0)) for number in (1, 2)]
+    found = [*derivatives_of(plan, 1, sums[0]), unpacked(sums[1], len(f))]
     for value, expected in zip(found, exact(loss, federation, f, plan.moments.clip), strict=True):
         # the grid of the noise
         np.testing.assert_allclose(value, expected, atol=2e-4)
+    # as they are kept and signed
+    np.testing.assert_array_equal(as_matrices(plan, 1, sums[0]), np.append(found[0], found[1]))
+    np.testing.assert_array_equal(as_matrices(plan, 2, sums[1]), found[2].ravel())
 
 
 @pytest.mark.parametrize("trust", ["none", "pairs", "curator", "secure-sum"])

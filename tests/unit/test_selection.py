@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from coterie.errors import InputError
+from coterie.network.channels import Impairments
 from coterie.network.topology import All, Cyclic, Poisson, Sample, Shuffled, Walk, make_topology, participants
 
 N, ROUNDS = 6, 600
@@ -189,3 +190,13 @@ def test_a_forgotten_seed_is_no_seed(kind):
 def test_bad_input_is_refused(call, message):
     with pytest.raises(InputError, match="^" + re.escape(message)):
         call()
+
+
+def test_messages_are_lost_late_or_there_as_often_as_was_said():
+    """Each count is within 6 standard deviations, which chance exceeds about once in 10^8."""
+    n_rounds, shares = 2000, {"lost": 0.2, "late": 0.1, "skipped": 0.3}
+    delivery = Impairments(**shares, seed=3).deliveries(RING, n_rounds)
+    lost = ~delivery.arrives & ~delivery.late
+    for table, share in ((lost, 0.2), (delivery.late, 0.1), (delivery.arrives, 0.7), (delivery.speaks, 0.7)):
+        assert abs(table.mean() - share) < 6 * (share * (1 - share) / table.size) ** 0.5
+    assert not (delivery.arrives & delivery.late).any()

@@ -7,6 +7,8 @@ tolerance counts: beside it, the grid's and the last digits' share of a price wo
 
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,13 +25,16 @@ from coterie.privacy.objective import (
     SoloPerturbation,
 )
 from coterie.privacy.proximal import BroadcastNoise, LocalNoise, SumNoise, WalkNoise
+from coterie.privacy.release import unit_noise
 from coterie.privacy.standardising import StandardisedGradient
-from coterie.problems import L2, HuberisedHinge, Problem
+from coterie.problems import L2, HuberisedHinge, Problem, Records
 from coterie.values import Facts
 
 N_RECORDS, N_PARTIES, WEIGHT, ROW_NORM, PROX_STEP, RELAXATION = 10**8, 4, 1e-8, 3.0, 0.5, 0.5
 # of one record
 SLOPE = WEIGHT * ROW_NORM
+# of coefficients that make a score of 1000
+POINT_ROUNDED = 2.0**-49 * 1000 / ROW_NORM
 PROBLEM = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.1), record_weight=WEIGHT)
 GRAPH = make_topology("complete", N_PARTIES)
 STEP = {"prox_step": PROX_STEP, "relaxation": RELAXATION}
@@ -48,6 +53,12 @@ def granted(mechanism, unit="record", n_records=N_RECORDS):
 
 def convexity(grant):
     return 0.1 / N_PARTIES + grant.scales.curvature + grant.scales.extra_l2
+
+
+def rounded(convexity, n_records=N_RECORDS):
+    """Of a solver's own gradient: of a sum of so many, of scores of up to 1000 where the loss bends by 1, and of the
+    coefficients."""
+    return n_records * SLOPE * 2.0**-53 * (n_records + 1 + 1000) + convexity * POINT_ROUNDED
 
 
 def test_a_sum_of_gradients_covers_two_sums_that_are_both_rounded():
@@ -72,7 +83,7 @@ def test_sums_of_columns_cover_two_sums_that_are_both_rounded(stage, change):
 def test_output_perturbation_covers_two_minimisers_that_are_both_off(noise):
     grant = granted(OutputPerturbation(penalty=1.0, **noise))
     exact = 2 * SLOPE / convexity(grant)
-    off = grant.scales.tolerance / convexity(grant)
+    off = (grant.scales.tolerance + rounded(convexity(grant))) / convexity(grant)
     apart = exact + 2 * off + grant.grid
     assert off > 1e-5 * exact
     if isinstance(grant.event, Pure):
@@ -83,13 +94,89 @@ def test_output_perturbation_covers_two_minimisers_that_are_both_off(noise):
         assert grant.event.ratio >= apart / grant.scales.output_scale
 
 
+def test_records_that_a_solver_adds_up_one_way_move_a_minimiser_no_further_than_is_paid_for():
+    """Half of the records weigh 1, and the others about half of what a double as large as the first ones' sum can
+    tell: one record of weight 1 more and each of them is rounded up, one less and none is. So the gradient that a
+    solver finds to be nothing is off by more than its tolerance, and by another amount on neighbouring data."""
+    n, d = 2**20, 2
+    problem = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.0), record_weight=1.0)
+    public = Facts(parties=("a", "b"), sizes=(n, n), n_features=d, row_norm=1.0, labels=("-", "+"))
+    # minimisers stay where slopes are -1: at half the number of records over the convexity
+    mechanism = OutputPerturbation(penalty=2.0 * n, noise_multiplier=0.5)
+    grant = mechanism.grant(0, 0, problem, PartyFacts.of(0, problem, public, 1, "zero-out", "record"))
+    X = np.zeros((n, d))
+    X[:, 0] = 1.0
+    # sums are made of as many sums as a processor adds up at once
+    with jax.enable_x64(True):
+        zeros = jnp.zeros(d)
+        rows, y = jnp.asarray(X), jnp.ones(n)
+
+        @jax.jit
+        def released(weight):
+            share = problem.share(2)
+            return grant.argmin(
+                share, Records(rows, y, weight), unit_noise(zeros, zeros), linear=zeros, target=zeros
+            ).value
+
+        def minimiser(first, at_once):
+            weight = np.ones(n)
+            weight[n // 2 :] = 0.5001 * np.spacing(n / 2 / at_once)
+            weight[0] = first
+            return float(released(jnp.asarray(weight))[0])
+
+        moved = max(minimiser(1.0, at_once) - minimiser(0.0, at_once) for at_once in (4, 8))
+    assert moved * grant.scales.curvature == pytest.approx(1.0, rel=1e-4)
+    assert moved <= grant.event.ratio * grant.scales.output_scale
+
+
+def test_coefficients_that_a_penalty_holds_far_from_zero_move_no_further_than_is_paid_for():
+    """Doubles are far apart there, beside what one record can do against such a penalty: a minimiser half way between
+    two of them is rounded away from its neighbour."""
+    public = Facts(parties=("a", "b"), sizes=(1, 1), n_features=1, row_norm=1.0, labels=("-", "+"))
+    problem = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.0), record_weight=1.0)
+    # a record that holds its slope of -1 moves the minimiser by a thousand and a half doubles' distances, and a little
+    convexity = 1 / (1000.501 * np.spacing(5.0))
+    mechanism = OutputPerturbation(penalty=convexity / 2, noise_multiplier=0.5)
+    grant = mechanism.grant(0, 0, problem, PartyFacts.of(0, problem, public, 1, "zero-out", "record"))
+
+    def minimiser(weight):
+        records = Records(jnp.ones((1, 1)), jnp.zeros(1), jnp.full(1, weight))
+        nothing, target = jnp.zeros(1), jnp.full(1, 5.0)
+        noise = unit_noise(nothing, nothing)
+        return float(grant.argmin(problem.share(2), records, noise, linear=nothing, target=target).value[0])
+
+    with jax.enable_x64(True):
+        moved = abs(minimiser(1.0) - minimiser(0.0))
+    assert moved == 1001 * np.spacing(5.0)
+    assert moved <= grant.event.ratio * grant.scales.output_scale
+
+
+def test_states_far_from_zero_move_no_further_than_is_paid_for():
+    public = Facts(parties=("a", "b"), sizes=(1, 1), n_features=1, row_norm=1.0, labels=("-", "+"))
+    problem = Problem(loss=HuberisedHinge(width=0.5), regulariser=L2(0.0), record_weight=1.0)
+    # a record moves the state by its slope times the step: as above, at twice the centre
+    distance = np.spacing(10.0)
+    mechanism = BroadcastNoise(prox_step=1000.501 * distance, relaxation=0.5, noise_multiplier=0.5)
+    grant = mechanism.grant(0, 0, problem, PartyFacts.of(0, problem, public, 1, "zero-out", "record"))
+
+    def state(weight):
+        records = Records(jnp.ones((1, 1)), jnp.zeros(1), jnp.full(1, weight))
+        after, _ = grant.advance(problem.share(2), records, centre=jnp.full(1, 5.0), state=jnp.zeros(1))
+        return float(after[0])
+
+    with jax.enable_x64(True):
+        moved = abs(state(1.0) - state(0.0))
+    assert moved == 1001 * distance
+    assert moved <= grant.event.ratio * grant.scales.noise_std
+
+
 @pytest.mark.parametrize(
     "mechanism", [LocalNoise(**STEP, noise_multiplier=2.0), WalkNoise(**STEP, noise_multiplier=2.0)]
 )
 def test_a_move_covers_two_proximal_steps_that_are_both_off(mechanism):
     grant = granted(mechanism)
     exact = PROX_STEP * 2 * SLOPE
-    off = grant.scales.tolerance * PROX_STEP
+    off = (grant.scales.tolerance + rounded(1 / PROX_STEP)) * PROX_STEP
     assert off > 1e-5 * exact
     assert grant.event.ratio * grant.scales.noise_std >= exact + 2 * off + grant.grid
     # the multiplier's meaning
@@ -102,7 +189,7 @@ def test_a_sum_of_moves_covers_states_and_steps_that_are_both_off():
     prox_step = 1e6
     mechanism = SumNoise(prox_step=prox_step, relaxation=RELAXATION, noise_multiplier=2.0)
     grant = granted(mechanism, unit="party")
-    largest, off = N_RECORDS * SLOPE * prox_step, grant.scales.tolerance * prox_step
+    largest, off = N_RECORDS * SLOPE * prox_step, (grant.scales.tolerance + rounded(1 / prox_step)) * prox_step
     states = np.zeros(2)
     for _ in range(50):
         moves = 2 * RELAXATION * (-states + np.array([1, -1]) * (largest + off))
@@ -120,7 +207,7 @@ def test_states_of_one_record_in_many_cover_what_solvers_add_in_every_round():
     smoothness = N_RECORDS * WEIGHT * PROBLEM.loss.smoothness * ROW_NORM**2
     shrink = 1 - 2 * RELAXATION / (1 + PROX_STEP * smoothness)
     exact = 2 * RELAXATION * PROX_STEP * 2 * SLOPE
-    off = 2 * RELAXATION * grant.scales.tolerance * PROX_STEP
+    off = 2 * RELAXATION * (grant.scales.tolerance + rounded(1 / PROX_STEP)) * PROX_STEP
     apart = 0.0
     for _ in range(200):
         # the clipping at the largest gradient can add the solver's error once more
@@ -133,7 +220,8 @@ def test_a_peer_pays_for_the_solvers_of_all_steps_that_hide_a_visit():
     mechanism, n = WalkNoise(**STEP, noise_multiplier=2.0), N_PARTIES
     grant = granted(mechanism)
     seen = mechanism.seen_by(PEER, grant.event, PROBLEM, facts("record"))
-    slack = (2 * grant.scales.tolerance * PROX_STEP + grant.grid) / grant.scales.noise_std
+    off = (grant.scales.tolerance + rounded(1 / PROX_STEP)) * PROX_STEP
+    slack = (2 * off + grant.grid) / grant.scales.noise_std
     m = np.arange(1, 400)
     chance = 2 / n * (1 - 2 / n) ** (m - 1)
     hidden = np.sum(chance * (grant.event.ratio + m * slack) ** 2 / m)
@@ -169,7 +257,7 @@ def test_a_noised_objective_pays_for_its_solver_too(mechanism, n_records):
     # the noise inside the objective is not drawn exactly, which moves minimisers as a solver's error does
     largest = largest_gamma(1) + 1
     drawn_off = NORMAL_ERROR if mechanism.law == "gaussian" else GAMMA_ERROR * largest
-    off = grant.scales.tolerance + drawn_off * grant.scales.noise_scale
+    off = grant.scales.tolerance + rounded(convexity(grant), n_records) + drawn_off * grant.scales.noise_scale
     apart = (2 * off / convexity(grant) + grant.grid) / grant.scales.output_scale
     orders = np.array([1.5, 2.0, 8.0, 64.0])
     if isinstance(exact, Pure):

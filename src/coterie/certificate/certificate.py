@@ -17,7 +17,7 @@ from typing import Any
 
 import coterie
 from coterie.certificate.signatures import check_section
-from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, statements, void_reasons
+from coterie.certificate.statements import DESIGN, EXECUTION, Declared, Past, number, statements, void_reasons
 from coterie.charts import table_html
 from coterie.errors import AuditError, InputError, short
 from coterie.keys import Identity
@@ -139,9 +139,29 @@ class Certificate:
 
     @property
     def signers(self) -> list[tuple[str, Identity]]:
-        """Parties and the keys they signed with, every signature checked; nobody where no sites took part."""
+        """Parties and the keys they signed with, every signature checked, and that it is under the loss that is stated
+        here; nobody where no sites took part."""
         sites = self.document.get("sites")
-        return [] if sites is None else check_section(sites, self.plan)
+        if sites is None:
+            return []
+        done, planned = self.document["rounds"]["done"], self.plan.n_rounds
+        if done != planned:
+            raise InputError(f"certificate: a run is signed at its end, and {done} of {planned} rounds are certified")
+        who = check_section(sites, self.plan)
+        for entry, loss in zip(sites["signed"], self._charged, strict=True):
+            statement = entry["statement"]
+            for name, certified in (("delta", self.delta), ("epsilon", number(loss))):
+                if not _same(certified, statement[name], 0.0):
+                    raise InputError(f"certificate: {statement['party']!r} has signed another {name}")
+        return who
+
+    @property
+    def _charged(self) -> tuple[float, ...]:
+        """To each party's ledger, in the order of the plan's parties."""
+        n_parties = self.plan.facts.n_parties
+        if self.not_private or self.void:
+            return (math.inf,) * n_parties
+        return (self.epsilon,) * n_parties if self.plan.people_span_parties else self.party_epsilons
 
     def to_json(self) -> str:
         return json.dumps(self.document, indent=1, ensure_ascii=False, allow_nan=False)

@@ -323,7 +323,7 @@ def _spent(site: "Site") -> dict[str, Any]:
     policy = site.policy
     if policy.epsilon is None or policy.delta is None:
         return {"epsilon": None, "delta": None, "spent": None, "left": None, "period_days": None}
-    spent = site.ledger.total(policy.name, delta=policy.delta).epsilon
+    spent = site.ledger.total(site.body_of_data, delta=policy.delta).epsilon
     left = max(0.0, policy.epsilon - spent) if math.isfinite(spent) else 0.0
     return {
         "epsilon": _number(policy.epsilon),

@@ -247,6 +247,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             self.__dict__.pop(name, None)
         X, y = self._checked(X, y, ensure_min_samples=2, y_numeric=self._is_regression, multi_output=False)
         if sample_weight is not None:
+            _refuse_other_than_numbers("sample_weight", sample_weight)
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
         y, about_labels = self._encode_labels(y)
         about_labels["data_derived"] = (*about_labels.get("data_derived", ()), *self._looked_before(X))
@@ -465,6 +466,8 @@ class PrivateLinearModel(BaseEstimator, Fitted):
             return validate_data(self, X, *y, dtype=np.float64, **wanted)
         except ValueError:
             _refuse_texts_and_blanks(X)
+            for labels in y:
+                _refuse_other_than_numbers("y", labels, texts=not wanted.get("y_numeric"))
             raise
 
     def _design(self, X: np.ndarray) -> np.ndarray:
@@ -497,8 +500,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
 
 def _refuse_texts_and_blanks(X: Any) -> None:
     """Where that is what is wrong with a table or an array: by column, without a value."""
-    if np.iscomplexobj(X):
-        return
+    _refuse_complex("X", X)
     names = list(X.columns) if hasattr(X, "columns") else range(X.shape[1] if np.ndim(X) == 2 else 0)
     columns = (X[name] if hasattr(X, "columns") else np.asarray(X)[:, name] for name in names)
     for name, column in zip(names, columns, strict=True):
@@ -512,3 +514,22 @@ def _refuse_texts_and_blanks(X: Any) -> None:
                 f"X: column {name!r} has {what}; numbers are needed: coterie.SchemaEncoder makes them by public "
                 "constants, where a fitted imputer or encoder would void the guarantee"
             )
+
+
+def _refuse_other_than_numbers(name: str, values: Any, *, texts: bool = False) -> None:
+    """Labels or weights, without quoting one as NumPy would; `texts` may be labels."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "OSUV":
+            np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        if not texts:
+            raise InputError(f"{name}: got values that are no numbers; numbers are needed") from None
+    else:
+        _refuse_complex(name, array)
+
+
+def _refuse_complex(name: str, values: Any) -> None:
+    """In the words that scikit-learn's own checks look for."""
+    if np.iscomplexobj(values):
+        raise InputError(f"{name}: Complex data not supported; real numbers are needed") from None

@@ -1,9 +1,9 @@
 """Coefficients with intervals, from the moments that a plan releases at its model."""
 
 import functools
+import hashlib
 import json
 import math
-import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,8 +30,8 @@ _METHODS = {
     Huber: "Huber regression",
     Squared: "Least squares, gradients clipped",
 }
-# by identity, for transcripts hold arrays; one that nobody holds any more leaves
-_RELEASED: weakref.WeakValueDictionary[int, Transcript] = weakref.WeakValueDictionary()
+# runs whose moments this process has released, by all that they released before: a copy or a file is the same run
+_RELEASED: set[str] = set()
 
 
 class Released(NamedTuple):
@@ -117,9 +117,10 @@ def release_moments(transcript: Transcript, federation: Federation, columns: Col
         raise InputError("transcript: one complete run with a model on the columns of the design is needed")
     # a second release would lose as much again, which nothing has paid for; drawn from a seed it is the same one
     if not source.reproducible:
-        if id(transcript) in _RELEASED:
+        known = hashlib.sha256(plan.digest.encode() + np.ascontiguousarray(transcript.releases).tobytes()).hexdigest()
+        if known in _RELEASED:
             raise InputError("transcript: its moments were released before, and are paid for once; run the plan again")
-        _RELEASED[id(transcript)] = transcript
+        _RELEASED.add(known)
     course = Releasing(transcript, columns)
     for number in range(n_moments(plan)):
         at = course.at

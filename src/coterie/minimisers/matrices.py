@@ -203,7 +203,10 @@ class _Objective:
             newton = _solve(self.matrix(turn.bends), -turn.gradient, FIRST_STEPS)
             step = jnp.where(rose, turn.step / 2, newton)
             f = turn.f + jnp.where(rose, -step, step)
-            return evaluated(f, step, jnp.where(rose, turn.before, norm), turn.turns + 1)
+            before = jnp.where(rose, turn.before, norm)
+            # what is near enough stays, or it would tell how long others took
+            f, step, before = _where(norm > enough, (f, step, before), (turn.f, turn.step, turn.before))
+            return evaluated(f, step, before, turn.turns + 1)
 
         unseen = jnp.full((*start.shape[:2], 1), jnp.inf, start.dtype)
         first = evaluated(start, jnp.zeros_like(start), unseen, jnp.zeros((), jnp.int32))
@@ -225,7 +228,7 @@ class _Objective:
             # single precision cannot hold what is left of it
             size = jnp.maximum(_norm(gradient), 1e-300)
             step = _solve(matrix, -(gradient / size).astype(jnp.float32), LAST_STEPS)
-            f = f + size * step.astype(f.dtype)
+            f = jnp.where(_norm(gradient) <= tolerance[..., None], f, f + size * step.astype(f.dtype))
             return f, self.at(f)[1], turns + 1
 
         f, gradient, _ = jax.lax.while_loop(going_on, move, (near, gradient, jnp.zeros((), jnp.int32)))
@@ -263,12 +266,24 @@ def _solve(matrix: jax.Array, right: jax.Array, n_steps: int) -> jax.Array:
             system = step(system)
         return system
 
+    def unsolved(system: _System):
+        return _norm(system.left) > SOLVED * _norm(right)
+
     def going_on(system: _System):
-        return jnp.any(_norm(system.left) > SOLVED * _norm(right)) & (system.steps < MOST_STEPS)
+        return jnp.any(unsolved(system)) & (system.steps < MOST_STEPS)
+
+    def again(system: _System) -> _System:
+        after = steps(system)
+        kept: _System = _where(unsolved(system), after, system)
+        return kept._replace(steps=after.steps)
 
     nothing, none = jnp.zeros_like(right), jnp.zeros_like(right[..., :1])
     start = _System(nothing, right, nothing, nothing, none, none, jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(going_on, steps, steps(start)).solution
+    return jax.lax.while_loop(going_on, again, steps(start)).solution
+
+
+def _where(which: jax.Array, yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(which, a, b), yes, no)
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.special import log_ndtr  # pyright: ignore[reportMissingTypeStubs]
+from scipy.special import erfcx, log_ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from coterie.errors import InputError, MissingExtraError
 from coterie.privacy.events import Event, Gaussian, PoissonGaussian
@@ -137,6 +137,18 @@ def _log_tails(eps: Any, ratio: float) -> tuple[Any, Any]:
     return log_ndtr(ratio / 2 - eps / ratio), eps + log_ndtr(-ratio / 2 - eps / ratio)
 
 
+def _log_quotient(eps: np.ndarray, ratio: float) -> Any:
+    """Of the second of these terms over the first, to all digits where both are tiny and nearly equal: with
+    t = ratio/2 - eps/ratio and u = ratio/2 + eps/ratio, exp(eps) is exp(u^2/2) over exp(t^2/2)."""
+    t, u = ratio / 2 - eps / ratio, ratio / 2 + eps / ratio
+    first, second = _log_tails(eps, ratio)
+    in_tails = (t < 0) & (u > 0)
+    quotient: Any = second - first
+    # elsewhere erfcx overflows, and nothing cancels
+    quotient[in_tails] = np.log(erfcx(u[in_tails] / math.sqrt(2)) / erfcx(-t[in_tails] / math.sqrt(2)))
+    return quotient
+
+
 def mixed_epsilon(ledger: Ledger, delta: float, afterwards: Ledger) -> float:
     """Renyi divergences of the ledger, with exact Gaussian releases after it.
 
@@ -165,8 +177,7 @@ def _log_peaks(orders: np.ndarray, ratio: float) -> np.ndarray:
 
     def slope(x: np.ndarray) -> np.ndarray:
         """-(log d)'(x), which grows from 0 to infinity."""
-        first, second = _log_tails(x, ratio)
-        return 1 / np.expm1(np.maximum(first - second, 1e-300))
+        return 1 / np.expm1(np.maximum(-_log_quotient(x, ratio), 1e-300))
 
     low, high = np.full(len(orders), -40.0), ratio**2 * orders + 1.0
     while (short := slope(high) < wanted).any():
@@ -175,10 +186,11 @@ def _log_peaks(orders: np.ndarray, ratio: float) -> np.ndarray:
         middle = (low + high) / 2
         beyond = slope(middle) >= wanted
         low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-    first, second = _log_tails(low, ratio)
-    log_delta = first + np.log(-np.expm1(second - first))
+    log_delta = _log_tails(low, ratio)[0] + np.log(-np.expm1(_log_quotient(low, ratio)))
     # a concave function lies under its tangent at the lower end of where its maximum is
-    return log_delta + wanted * low + np.maximum(wanted - slope(low), 0.0) * (high - low) + _SLACK
+    peak = log_delta + wanted * low + np.maximum(wanted - slope(low), 0.0) * (high - low)
+    # of the largest of these terms a few last bits are rounded
+    return peak + _SLACK * (1 + 1e-3 * wanted * np.abs(low))
 
 
 @functools.lru_cache(maxsize=256)

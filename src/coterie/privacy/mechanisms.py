@@ -246,6 +246,10 @@ class GradientSumGrant(SumGrant):
 
 # relative: norms, slopes and quotients are some dozen roundings of 2^-53 off, and sums of d terms d of them
 ROUNDED = 2.0**-32
+# size of coefficients, in units of 1/row norm, up to which rounding is allowed for
+LARGEST_POINT = 1e3
+# relative: of coefficients in a step, which are rounded no more than sixteen times
+POINT_ROUNDED = 2.0**-49
 # fields that algorithms have no use for, and neutral values
 _UNIT = Schedule(1.0)
 _IN_GRANTS_ONLY = {"noise_multiplier": _UNIT, "noise_rate": _UNIT, "step_epsilon": _UNIT, "clip": None}
@@ -345,6 +349,18 @@ class PartyFacts:
         """How far a sum of the party's gradients in double precision can be from the exact one, in whatever order."""
         return (self.n_records + self.n_coefficients) * 2.0**-53 * self.n_records * self.record_weight * slope
 
+    def gradient_rounding(self, problem: Problem, slope: float, convexity: float) -> float:
+        """How far the gradient that a solver computes, and stops by, can be from the true one where its result is
+        used: the sum is rounded, the scores at which slopes are taken, and the coefficients themselves."""
+        scores = self.n_coefficients * 2.0**-53 * LARGEST_POINT
+        bends = self.n_records * self.record_weight * problem.loss.smoothness * self.row_norm
+        return self.summation_error(slope) + bends * scores + convexity * self.point_rounding
+
+    @property
+    def point_rounding(self) -> float:
+        """How far coefficients of a step are from those that real numbers would have."""
+        return POINT_ROUNDED * LARGEST_POINT / self.row_norm
+
     def largest_gradient(self, problem: Problem) -> float:
         slope = problem.loss.lipschitz
         if not math.isfinite(slope):
@@ -405,7 +421,7 @@ def output_event(change: float, noise_std: float, facts: PartyFacts) -> Gaussian
     return grid_event(change, noise_std, facts.n_coefficients, facts.noise)
 
 
-def grid_event(change: float, noise_std: float, d: int, noise: SumNoises = ONE_NOISE) -> Gaussian:
+def grid_event(change: float, noise_std: float, d: float, noise: SumNoises = ONE_NOISE) -> Gaussian:
     """The event of Gaussian noise on a finished value of d numbers that can move by `change` if computed exactly.
 
     The value is put on the noise's grid g first, which moves each of d numbers by at most g/2; whole steps k plus a
@@ -495,10 +511,13 @@ class TableGrant(SumGrant):
     Scales = TableScales
 
     @classmethod
-    def of(cls, sensitivity: float, multiplier: float, size: int, noise: SumNoises = ONE_NOISE) -> "TableGrant":
-        """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours."""
+    def of(
+        cls, sensitivity: float, multiplier: float, size: int, noise: SumNoises = ONE_NOISE, tables: float = 1.0
+    ) -> "TableGrant":
+        """For tables of `size` cells that move by at most `sensitivity`, in the 2-norm, between neighbours. Where that
+        is so many tables together, each is put on the grid by itself."""
         noise_std = multiplier * sensitivity
-        event = grid_event(sensitivity, noise_std, size, noise)
+        event = grid_event(sensitivity, noise_std, size * tables**2, noise)
         return issue(cls, event, priced_for=None, noise_std=noise_std, steps=noise.steps)
 
     def counted(self, tables: np.ndarray) -> Contribution:

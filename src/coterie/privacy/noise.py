@@ -564,7 +564,16 @@ class SystemEntropy(_Source):
         return self._next_words(len(keys) * count).reshape(len(keys), count)
 
     def _more(self, keys: np.ndarray, purpose: Purpose) -> More:
-        return lambda row, column, k: int.from_bytes(os.urandom(_MORE_BYTES), "little")
+        # a number has one set of bits, also for who asks again to be sure of a rounding
+        told: dict[tuple[int, int, int], int] = {}
+
+        def more(row: int, column: int, k: int) -> int:
+            place = row, column, k
+            if place not in told:
+                told[place] = int.from_bytes(os.urandom(_MORE_BYTES), "little")
+            return told[place]
+
+        return more
 
     def coins(self, *, repeat: int) -> Coins:
         return Coins(self._next_words)

@@ -32,7 +32,7 @@ ROUNDING = 1e-14
 # add up, so there a larger fraction costs less
 OUTPUT_SHARE = 1e-3
 # putting a minimiser on its grid rounds it by 2^-52 of its size, which is below this share of tolerance/Lambda for
-# minimisers of up to 30 (largest gradient + noise)/Lambda
+# minimisers of up to 30 (largest gradient + noise)/Lambda, and within `rounding` for those of up to LARGEST_POINT
 ON_GRID = 2.0**-6
 GAUSSIAN_OUTPUT_SHARE = 1e-2
 
@@ -72,6 +72,12 @@ class ArgminBounds:
         facts, loss = self.facts, self.problem.loss
         condition = 1 + facts.n_records * facts.record_weight * loss.smoothness * facts.row_norm**2 / self.convexity
         return (share + ROUNDING * condition) * (facts.largest_gradient(self.problem) + noise_norm)
+
+    @property
+    def rounding(self) -> float:
+        """What the solver may miss of a gradient because it computes it in double precision."""
+        slope = self.facts.record_slope(self.problem)
+        return self.facts.gradient_rounding(self.problem, slope, self.convexity)
 
     def issue(
         self, event: Event, *, noise_scale: float, output_scale: float, tolerance: float, steps: float = STEPS
@@ -115,8 +121,8 @@ class ArgminBounds:
             adjacency=self.facts.adjacency,
             margin=self.problem.loss.margin,
         )
-        # two solvers that each stop within tolerance/Lambda of the same point, with noise that is off by `off`
-        off = NORMAL_ERROR * noise_std * math.sqrt(self.facts.n_coefficients)
+        # two solvers that each stop within (tolerance + off)/Lambda of the same point: noise and gradients are off
+        off = self.rounding + NORMAL_ERROR * noise_std * math.sqrt(self.facts.n_coefficients)
         return self.issue(
             Both((objective, Gaussian(ratio=output_ratio + self.output_spread(STEPS)))),
             noise_scale=noise_std,
@@ -129,7 +135,8 @@ class ArgminBounds:
         noise_loss = rate * self.sensitivity
         output_loss = OUTPUT_SHARE * noise_loss
         tolerance = self.tolerance(self.facts.n_coefficients / rate)
-        off = GAMMA_ERROR * (largest_gamma(self.facts.n_coefficients) + self.facts.n_coefficients) / rate
+        drawn_off = GAMMA_ERROR * (largest_gamma(self.facts.n_coefficients) + self.facts.n_coefficients) / rate
+        off = self.rounding + drawn_off
         return self.issue(
             Both((Pure(self.gamma_loss(rate)), Pure(output_loss + self.output_spread(GAMMA_STEPS)))),
             noise_scale=1 / rate,
@@ -159,9 +166,10 @@ class ArgminBounds:
         return rate * (self.sensitivity - w * x) + own
 
     def with_output_noise(self, *, multiplier: float | None = None, rate: float | None = None) -> Grant:
-        """Noise on the minimiser, whose sensitivity is G/Lambda, and 2 tolerance/Lambda more for an inexact one."""
+        """Noise on the minimiser, whose sensitivity is G/Lambda, and 2 (tolerance + rounding)/Lambda more for an
+        inexact one."""
         tolerance = self.tolerance(0.0)
-        sensitivity = (self.sensitivity + 2 * tolerance) / self.convexity
+        sensitivity = (self.sensitivity + 2 * (tolerance + self.rounding)) / self.convexity
         if multiplier is not None:
             noise_std = multiplier * sensitivity
             event = output_event(sensitivity, noise_std, self.facts)

@@ -33,6 +33,7 @@ from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.minimisers.one_party import lies_on_a_line, minimise, slope_at_minimum
 from coterie.privacy.events import PEER, Event, Gaussian, Observer, TokenWalk
 from coterie.privacy.mechanisms import (
+    LARGEST_POINT,
     Grant,
     Mechanism,
     PartyFacts,
@@ -60,9 +61,6 @@ from coterie.problems import L2, Loss, Problem, Records
 from coterie.values import ScheduleField, as_schedule, positive_number, serialisable
 
 # --- how far neighbouring data can move one step ----------------------------------------------------------------------
-
-# sizes of public points, in units of 1/row norm and of the noise, up to which rounding is allowed for
-LARGEST_POINT = 1e3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +102,10 @@ class ProximalBounds:
         return TOLERANCE_SHARE * largest + ROUNDING * condition * (largest + curvature * point)
 
     def error(self, tolerance: float) -> float:
-        """How far apart the solver's tolerance alone can leave two solutions."""
-        return 2 * tolerance * self.prox_step / self.stretch
+        """How far apart the solver's tolerance and its rounding alone can leave two solutions."""
+        convexity = 1 / self.prox_step + self.l2
+        off = tolerance + self.facts.gradient_rounding(self.problem, self.slope, convexity)
+        return 2 * off * self.prox_step / self.stretch
 
     def state_distance(self, tolerance: float) -> tuple[float, bool]:
         """How far two neighbouring states can be apart, and whether that relies on the solver's tolerance."""
@@ -116,7 +116,8 @@ class ProximalBounds:
             )
         # one record of many can turn the party's whole gradient round, also where it is only taken away
         swing = self.facts.changes if self.facts.unit_is_whole_party else 2
-        whole = swing * self.reach * pull / (1 - abs(1 - pull))
+        # either state is rounded in every round
+        whole = (swing * self.reach * pull + 2 * self.facts.point_rounding) / (1 - abs(1 - pull))
         if self.facts.unit_is_whole_party or self.clipped:
             return whole, False
         facts = self.facts

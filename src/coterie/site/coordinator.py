@@ -109,7 +109,8 @@ class Coordinator:
         with locked(self.folder, "coordinator"), set_up():
             self._resume()
             opening = self._packed("open")
-            self._ask_all("opening", self.proposal.names, lambda party: opening, self._opened, kind="ready")
+            ready = self._ask_all("opening", self.proposal.names, lambda party: opening, self._opened, kind="ready")
+            self._check_told(ready)
             try:
                 for t in range(len(self.packets), self.form.n_releases):
                     self._round(t)
@@ -149,8 +150,21 @@ class Coordinator:
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
-    def _opened(self, message: Message) -> None:
+    def _opened(self, message: Message) -> int:
+        """How many rounds the site has answered."""
         self.known[message.sender] = message["known"]
+        return message["rounds"]
+
+    def _check_told(self, answered: dict[str, int]) -> None:
+        """A curator does not noise a sum anew that sites were told: it would be a second release of what they sent."""
+        t = len(self.packets)
+        for party, name in enumerate(self.proposal.names):
+            before = sum(self.form.works(k, party) for k in range(t + 1))
+            if self.form.curated and (self.known[name] > t or answered[name] > before):
+                raise InputError(
+                    f"run: {str(self.folder)!r} has no round {t}, of which {name} was told; bring its file back, for a "
+                    "sum is noised once"
+                )
 
     def _round(self, t: int) -> None:
         workers, form, of_rounds = self.form.workers(t), self.form, t < self.plan.n_rounds
@@ -232,9 +246,12 @@ class Coordinator:
                 values = [self._stored(t, packet) for packet in packets]
                 released = self.form.released(t, values)
             except (ValueError, TypeError, KeyError, OSError, MessageError) as error:
-                raise InputError(
-                    f"run: {str(path)!r} cannot be read ({error}); remove it to ask for that round again"
-                ) from None
+                way = (
+                    "bring it back, for a sum is noised once"
+                    if self.form.curated
+                    else "remove it to ask for that round again"
+                )
+                raise InputError(f"run: {str(path)!r} cannot be read ({error}); {way}") from None
             self._keep(t, packets, released)
 
     def _stored(self, t: int, packet: bytes) -> np.ndarray:

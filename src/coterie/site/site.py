@@ -130,6 +130,12 @@ class Site:
     def data_file(self) -> Path:
         return self.store.folder / self.policy.data
 
+    @property
+    def body_of_data(self) -> str:
+        """What the ledger calls the records: what the site was called when it first spent, for they stay the same when
+        another study calls it otherwise."""
+        return next(iter(self.ledger.bodies()), self.policy.name)
+
     # --- what its operator asks -------------------------------------------------------------------------------------
 
     def review(self, proposal: Proposal) -> Review:
@@ -146,9 +152,9 @@ class Site:
         if booked is not None and booked.given_back:
             refusals.append("withdrawn: this run was given back before; a new proposal is needed")
         delta = self.policy.delta or proposal.delta
-        spent = self.ledger.total(self.policy.name, delta=delta).epsilon
+        spent = self.ledger.total(self.body_of_data, delta=delta).epsilon
         plus = price_of(proposal, party) if booked is None else None
-        after = self.ledger.total(self.policy.name, delta=delta, plus=plus).epsilon
+        after = self.ledger.total(self.body_of_data, delta=delta, plus=plus).epsilon
         if self.policy.epsilon is not None and after > self.policy.epsilon * (1 + 1e-9):
             refusals.append(f"budget: {after:.4g} would be spent of {self.policy.epsilon:g} at delta = {delta:g}")
         return Review(proposal, party, refusals, found, proposal.losses[party], spent, after)
@@ -262,7 +268,7 @@ class _Run:
         new, plan, proposal = site.ledger.reservation(self.digest) is None, self.plan, self.proposal
         booked = site.ledger.reserve(
             self.digest,
-            data=site.policy.name,
+            data=site.body_of_data,
             plan=plan.digest,
             price=price_of(proposal, self.party),
             terms=terms_of(plan),
@@ -317,15 +323,28 @@ class _Run:
         return stored
 
     def _committed(self, t: int, value: np.ndarray, request: str, keep: Callable[[], None] = lambda: None) -> bytes:
-        """`value` as the one reply to this round."""
-        if not np.isfinite(value).all():
-            raise LocalSolveError(f"round {t} could not be computed to the plan's tolerance; nothing of it left")
+        """`value` as the one reply to this round; "refused" where it may not leave, and the run ends with that."""
+        reason = self._withheld(t, value)
+        if reason is not None:
+            # whoever asks again must not get another draw: how many were too large tells about the records as well
+            self.site.ledger.commit(self.digest, t, self._reply("refused"), request)
+            self.site.ledger.end(self.digest)
+            raise LocalSolveError(reason)
         reply = self._packed(t, value)
         keep()
         # from here on this is the one reply of this round
         reply = self.site.ledger.commit(self.digest, t, reply, request)
         self.site.store.log("released", run=self.digest, round=t, bytes=len(reply))
         return reply
+
+    def _withheld(self, t: int, value: np.ndarray) -> str | None:
+        """Why it may not leave."""
+        if not np.isfinite(value).all():
+            return f"round {t} could not be computed to the plan's tolerance; nothing of it left"
+        largest = self.proposal.largest_norm
+        if self.form.sent == "release" and not np.linalg.norm(value) <= largest:
+            return f"round {t} has a norm above {largest:g}; nothing of it left"
+        return None
 
     def finish(self, message: Message) -> bytes:
         booked = self._reserved()
@@ -499,8 +518,6 @@ class _Run:
             context = seal_context(self.digest, t, self.proposal.names[self.party])
             sealed = self.to_coordinator.seal(packed_array(value), context)
             return self._reply("contribution", round=t, sealed=sealed)
-        if not np.linalg.norm(value) <= self.proposal.largest_norm:
-            raise LocalSolveError(f"round {t} has a norm above {self.proposal.largest_norm:g}; nothing of it left")
         return self._reply("release", round=t, value=value)
 
     def _reply(self, kind: str, **fields: Any) -> bytes:
