@@ -26,7 +26,7 @@ PRIVATE = ("--epsilon", "1", "--delta", "1e-5", "--adjacency", "replace-one")
 
 # (arguments, words of the sentence); files are named without their folder
 COMMANDS = {
-    "predict: no run": (("predict", "none", "data.csv"), "cannot read"),
+    "predict: no run": (("predict", "none", "data.csv"), "RUN: 'none' is no directory; that of a run is needed"),
     "predict: a file for a run": (("predict", "data.csv", "data.csv"), "cannot read"),
     "predict: a run that was stopped": (("predict", "stopped", "data.csv"), "was stopped"),
     "predict: a model that is no JSON": (("predict", "broken", "data.csv"), "not valid JSON"),
@@ -69,7 +69,7 @@ COMMANDS = {
     "evaluate: a new label": (("evaluate", "run", "label.csv", "--public"), "line 2 is something else"),
     "evaluate: no such party column": (("evaluate", "run", "data.csv", *PRIVATE, "--party-column", "stie"), "'site'"),
     "evaluate: the label as party": (("evaluate", "run", "data.csv", *PRIVATE, "--party-column", "outcome"), "--party"),
-    "evaluate: no run": (("evaluate", "none", "data.csv", "--public"), "cannot read"),
+    "evaluate: no run": (("evaluate", "none", "data.csv", "--public"), "RUN: 'none' is no directory"),
     "evaluate: a number to predict, privately": (("evaluate", "number", "data.csv", *PRIVATE), "only classifiers"),
     "make: no such file": (("schema", "make", "none.csv", "--label", "outcome", "--out", "new.toml"), "No such file"),
     "make: no such label": (("schema", "make", "data.csv", "--label", "out", "--out", "new.toml"), "--label"),

@@ -411,7 +411,9 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
         if privacy.ledger is None:
             return ()
-        what = f"{type(self).__name__} at {federation.n_parties} parties" + (f" ({reason})" if reason else "")
+        n_parties = federation.n_parties
+        where = "1 party" if n_parties == 1 else f"{n_parties} parties"
+        what = f"{type(self).__name__} at {where}" + (f" ({reason})" if reason else "")
         terms = privacy.terms(federation.facts.parties, federation.facts.sizes)
         return privacy.ledger.charge(what, epsilon, privacy.delta, terms=terms)
 
