@@ -190,19 +190,20 @@ def test_where_the_jacobian_would_take_it_all_the_objective_is_made_more_convex(
 @pytest.mark.parametrize("alpha", [0.3, 12.0])
 @pytest.mark.parametrize("published", [False, True])
 def test_of_several_classes_each_direction_pays_for_its_jacobian(alpha, published):
-    """Two directions of three classes; as published twice that is taken off, and the noise is for a weight alone."""
+    """Two directions of three classes, whose curvatures add up to 4/3 of the largest; as published twice the largest is
+    taken off for either, and the noise is for a weight alone."""
     problem = Problem(loss=Multinomial(3), regulariser=L2(ALL_L2), record_weight=W)
     mechanism = DualPerturbation(penalty=PENALTY, step_epsilon=alpha, as_published=published)
     grant = granted(mechanism, problem=problem, labels={"labels": tuple("rgb")})
-    factors = 4 if published else 2
+    factors, share = (4, 1) if published else (2, 2 / 3)
     alpha = alpha if published else alpha / 1.001
     jacobian, sensitivity = W * 0.5 * X**2 / CONVEXITY, 2 * W * math.sqrt(2) * X
-    left = alpha - factors * math.log(1 + jacobian)
+    left = alpha - factors * math.log(1 + share * jacobian)
     if left <= 0:
-        left, jacobian = alpha / 2, math.exp(alpha / 2 / factors) - 1
+        left, jacobian = alpha / 2, (math.exp(alpha / 2 / factors) - 1) / share
     rate = left / (W if published else sensitivity)
     assert grant.scales.noise_scale == about(1 / rate)
-    assert grant.event.events[0].epsilon == about(rate * sensitivity + 2 * math.log(1 + jacobian))
+    assert grant.event.events[0].epsilon == about(rate * sensitivity + 2 * math.log(1 + 2 / 3 * jacobian))
 
 
 @pytest.mark.parametrize(

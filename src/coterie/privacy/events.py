@@ -9,6 +9,7 @@ A loss is always a loss against somebody who sees certain things: the observer.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -201,31 +202,60 @@ class GaussianObjective(Event):
     """Exact minimiser of an objective with a linear Gaussian term b . f, b ~ N(0, std^2 I).
 
     `ratio` = gradient sensitivity / std. `jacobian` k bounds one record's Hessian over the strong convexity of the
-    part that all data sets share; `rank` is the rank of one record's Hessian. With t = a - 1, the map
-    b -> b - t (b' - b) is a bijection while t k < 1, which leaves exp(t a ratio^2 / 2) times a ratio of determinants
-    that factorises over the eigenvalues of the two records' Hessians into J+ and J- (docs/guarantees.md).
+    part that all data sets share; `rank` is the rank of one record's Hessian, `effective_rank` the sum of its
+    eigenvalues over the largest that one can be. With t = a - 1, the map b -> b - t (b' - b) is a bijection while
+    t k < 1, which leaves exp(t a ratio^2 / 2) times a ratio of determinants that factorises over the eigenvalues of
+    the two records' Hessians into J+ and J- (docs/guarantees.md).
     """
 
     ratio: float
     jacobian: float
     rank: int
+    effective_rank: float
     adjacency: Adjacency
     margin: bool
 
     def rdp(self, orders: np.ndarray) -> np.ndarray:
-        a, t, k = orders, orders - 1, self.jacobian
-        base = a * self.ratio**2 / 2
-        plus = np.log1p(k) - np.log1p(t * (k / (1 + k))) / t
-        minus = np.full_like(a, np.inf)
-        fine = t * k < 1
-        minus[fine] = -np.log1p(k) - np.log1p(-t[fine] * k) / t[fine]
+        base, t = orders * self.ratio**2 / 2, orders - 1
+        plus, minus = self._with(orders), self._without(orders)
         if self.adjacency == "replace-one":
-            return np.tile(base + self.rank * (plus + minus), (2, 1))
-        without_with = base + self.rank * minus
+            return np.tile(base + plus + minus, (2, 1))
+        without_with = base + minus
         # the slope has one sign, which bounds this direction without the Jacobian
         if self.margin:
             without_with = np.minimum(without_with, base + (math.log(2) + log_ndtr(t * self.ratio)) / t)
-        return np.stack([base + self.rank * plus, without_with])
+        return np.stack([base + plus, without_with])
+
+    def _at_most(self, curve: Callable[[float], np.ndarray]) -> np.ndarray:
+        """The largest sum of a convex function of eigenvalues, 0 at 0: as many as fit are as large as one can be."""
+        whole, part = divmod(self.effective_rank, 1.0)
+        return whole * curve(self.jacobian) + curve(part * self.jacobian)
+
+    def _with(self, a: np.ndarray) -> np.ndarray:
+        """Sum of J+, which is convex up to k = 1/sqrt(a), where its slope is largest."""
+
+        def plus(k: float) -> np.ndarray:
+            return np.log1p(k) - np.log1p((a - 1) * (k / (1 + k))) / (a - 1)
+
+        steepest = a / (1 + np.sqrt(a)) ** 2
+        beyond = np.minimum(self.rank * plus(self.jacobian), self.effective_rank * self.jacobian * steepest)
+        return np.where(self.jacobian * np.sqrt(a) <= 1, self._at_most(plus), beyond)
+
+    def _without(self, a: np.ndarray) -> np.ndarray:
+        """Sum of J-, which is convex."""
+        t = a - 1
+
+        def minus(k: float) -> np.ndarray:
+            curve, fine = np.full_like(a, np.inf), t * k < 1
+            curve[fine] = -np.log1p(k) - np.log1p(-t[fine] * k) / t[fine]
+            return curve
+
+        return self._at_most(minus)
+
+
+def determinant_loss(jacobian: float, rank: int, effective_rank: float) -> float:
+    """The largest logarithm of det(I + E) for eigenvalues of E up to `jacobian`: where all of them are alike."""
+    return rank * math.log1p(jacobian * effective_rank / rank)
 
 
 @serialisable
