@@ -6,6 +6,7 @@ A sampler is a function of a number U with unlimited bits. What U leads to which
 
 import hashlib
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -344,3 +345,19 @@ def test_coins_show_heads_alike_in_numpy_and_in_machine_code(rate, monkeypatch):
     number[coins == whole] += later
     assert found[True] == np.flatnonzero(number < rate * 256).tolist()
     assert len(later) > 10 or not rest
+
+
+@pytest.mark.parametrize("rate", [0.3, 1 / 256, 0.999, 1e-3, 3e-15, 2.0**-60, 2.0**-61, 1e-18, 1e-25])
+def test_coins_show_heads_no_more_often_than_their_rate_and_hardly_less(rate, arithmetic):
+    """Exactly: how many bytes show heads at once, and how many of the 2^53 numbers of a byte that ties."""
+    coins = np.arange(256, dtype=np.uint8)
+
+    def shown(number):
+        return len(noise.heads(coins, rate, lambda size: np.full(size, number * 2.0**-53)))
+
+    whole, rest = divmod(Fraction(rate) * 256, 1)
+    tied = math.floor(rest * 2**53)
+    assert shown(2**53 - 1) == whole
+    assert tied == 0 or shown(tied - 1) == whole + 1
+    assert shown(tied) == whole
+    assert 0 <= Fraction(rate) - (whole * 2**53 + tied) / Fraction(2**61) < Fraction(1, 2**61)

@@ -368,20 +368,23 @@ def _rounded_gamma_exactly(words: np.ndarray, row: int, more: More, steps: float
 
 def heads(coins: np.ndarray, rate: float, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
     """Places of the coins, bytes of eight random bits, that show heads with chance `rate` < 1, in order. Eight bits
-    decide all but those that tie with the rate's own, for which `uniform` has the rest."""
+    decide all but those that tie with the rate's own, for which `uniform` has the rest: 53 more bits, to which the rate
+    is rounded down, for a loss grows with it."""
     rest, whole = math.modf(rate * 2**8)
+    # all of what 53 bits leave open must be below the rest
+    rest -= 2.0**-53
     # else the coins would be compared as doubles
     limit = np.uint8(whole)
     if not numba_loaded():
         places = np.flatnonzero(coins <= limit)
         ties = np.flatnonzero(coins[places] == limit)
-        return np.delete(places, ties[uniform(len(ties)) >= rest])
+        return np.delete(places, ties[uniform(len(ties)) > rest])
     from coterie.native import draws
 
     places = np.empty(coins.size + 1, np.uint32 if coins.size < 2**32 else np.int64)
     places = places[: draws.list_up_to(coins, limit, places)]
     # nobody's turn comes after the last tie
-    kept = np.append(uniform(draws.count_ties(coins, limit, places)) < rest, False)
+    kept = np.append(uniform(draws.count_ties(coins, limit, places)) <= rest, False)
     return places[: draws.drop_ties(coins, limit, places, kept)]
 
 
