@@ -18,8 +18,10 @@ from sklearn.model_selection import (
     cross_val_score,
     permutation_test_score,
 )
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
 
 import coterie
 from coterie import Privacy, PrivateLogisticRegression, PrivateRidge, PrivateScorer, Schema, SchemaEncoder, Spending
@@ -257,6 +259,18 @@ def test_stratified_folds_beside_a_ledger_are_refused_before_the_first_charge(cv
     with pytest.raises(InputError, match="cv: stratified folds"):
         cross_val_score(make_pipeline("passthrough", estimator), X, Y, scoring=scorer, cv=cv, error_score="raise")
     assert not ledger.charges
+
+
+def test_records_that_were_chosen_by_their_labels_void_the_certificate():
+    """A certificate that calls their number public would tell how frequent every class is."""
+    three = np.array(["a", "b", "c"])[np.arange(len(X)) % 3]
+    pairs = OneVsOneClassifier(model(classes=None)).fit(X, three)
+    assert all("OneVsOneClassifier read off the data" in fitted.certificate_.void for fitted in pairs.estimators_)
+    some = np.where(np.arange(len(X)) % 4 > 0, np.arange(len(X)) % 2, -1)
+    with pytest.warns(PrivacyWarning, match="VOID as a guarantee: SelfTrainingClassifier read off the data"):
+        SelfTrainingClassifier(model(classes=(0, 1)), max_iter=1).fit(X, some)
+    whole = OneVsRestClassifier(model(classes=(0, 1))).fit(X, three)
+    assert not any(fitted.certificate_.void for fitted in whole.estimators_)
 
 
 def test_labels_that_were_scaled_by_themselves_void_the_certificate():

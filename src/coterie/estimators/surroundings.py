@@ -18,7 +18,9 @@ from sklearn.model_selection import (
     StratifiedKFold,
     StratifiedShuffleSplit,
 )
+from sklearn.multiclass import OneVsOneClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.semi_supervised import SelfTrainingClassifier
 from sklearn.utils import get_tags
 
 from coterie.errors import InputError
@@ -30,13 +32,18 @@ LEAST_ROWS = 10
 # what scikit-learn's functions call what they score with and what they split records with, and its classes theirs
 _SCORERS = ("scorer", "curve_scorer", "_curve_scorer")
 _SPLITTERS = ("cv", "cv_orig", "_checked_cv_orig")
+# fit to records that they choose by labels: how many these are is then no public number
+_CHOOSING = (OneVsOneClassifier, SelfTrainingClassifier)
 _STRATIFIED = (StratifiedKFold, StratifiedShuffleSplit, RepeatedStratifiedKFold, StratifiedGroupKFold)
 
 
 def fitted_preprocessing() -> tuple[str, ...]:
-    """Steps before this fit, in the pipelines around it, that were fitted on its records or their labels."""
+    """Steps before this fit, in the pipelines around it, that were fitted on its records or their labels, and whoever
+    has chosen its records by their labels."""
     steps = (*_steps_before(), *_steps_of_labels())
-    return tuple(dict.fromkeys(name for step in steps for name in _looked(step)))
+    choosing = (frame.f_locals.get("self") for frame in _frames())
+    names = [type(one).__name__ for one in choosing if isinstance(one, _CHOOSING)]
+    return tuple(dict.fromkeys([*(name for step in steps for name in _looked(step)), *names]))
 
 
 def encoded_by_schema() -> bool:
