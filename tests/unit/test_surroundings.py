@@ -2,6 +2,7 @@
 
 import warnings
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, clone
@@ -259,6 +260,23 @@ def test_stratified_folds_beside_a_ledger_are_refused_before_the_first_charge(cv
     with pytest.raises(InputError, match="cv: stratified folds"):
         cross_val_score(make_pipeline("passthrough", estimator), X, Y, scoring=scorer, cv=cv, error_score="raise")
     assert not ledger.charges
+
+
+def test_stratified_folds_are_known_where_nobody_sees_how_they_were_made():
+    """In another thread, as in another process, a fit sees its fold alone."""
+    ledger = Spending()
+    estimator = model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger))
+
+    def fitted(cv):
+        scorer = PrivateScorer(**WORDS, ledger=ledger)
+        with joblib.parallel_backend("threading"):
+            return cross_val_score(estimator, X, Y, scoring=scorer, cv=cv, n_jobs=2, error_score="raise")
+
+    for folds in (2, 7):
+        with pytest.raises(InputError, match="cv: stratified folds"):
+            fitted(folds)
+    assert not ledger.charges
+    assert len(fitted(KFold(2))) == 2
 
 
 def test_records_that_were_chosen_by_their_labels_void_the_certificate():

@@ -4,7 +4,10 @@ folds that were made by looking at labels.
 It guards against honest mistakes: whoever wants to can hide either.
 """
 
+import contextlib
 import inspect
+import math
+import warnings
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
@@ -13,6 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.model_selection import (
+    KFold,
     RepeatedStratifiedKFold,
     StratifiedGroupKFold,
     StratifiedKFold,
@@ -110,12 +114,31 @@ def refuse_stratified_folds() -> None:
     """Refuse a fit to a fold that was made by looking at labels: one record's label then decides where others go, and a
     fit and a score lose more of it than they are charged for."""
     for frame in _frames_of_sklearn():
-        if any(isinstance(splitter, _STRATIFIED) for splitter in _called(frame, _SPLITTERS)):
+        seen = any(isinstance(splitter, _STRATIFIED) for splitter in _called(frame, _SPLITTERS))
+        # another process or thread, which knows its fold and not how it was made
+        if seen or (frame.f_code.co_name == "_fit_and_score" and _is_stratified(*_called(frame, ("y", "test")))):
             raise InputError(
                 "cv: stratified folds are made by looking at labels, so that one record decides in which folds others "
                 "are, which no fit is charged for (a number of folds is stratified for classifiers); use "
                 "cv=KFold(...) of sklearn.model_selection"
             )
+
+
+def _is_stratified(y: Any, test: Any) -> bool:
+    """Whether this is one of so many stratified folds, in the order of the records, and not one of so many others."""
+    n, found = len(y), False
+    for n_folds in {n // len(test), math.ceil(n / len(test))}:
+        if n_folds < 2:
+            continue
+        with warnings.catch_warnings(), contextlib.suppress(ValueError):
+            # of classes with few records
+            warnings.simplefilter("ignore")
+            by_label, others = (
+                any(np.array_equal(test, fold) for _, fold in kind(n_folds).split(np.zeros(n), y))
+                for kind in (StratifiedKFold, KFold)
+            )
+            found = found or (by_label and not others)
+    return found
 
 
 def _is_exact(scorer: Any) -> bool:
