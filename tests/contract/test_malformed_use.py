@@ -39,6 +39,7 @@ COMMANDS = {
     "predict: no such file": (("predict", "run", "none.csv"), "No such file"),
     "predict: a file of another kind": (("predict", "run", "data.txt"), ".csv, .csv.gz or .parquet"),
     "predict: no feature column": (("predict", "run", "columns.csv"), "no column 'smoker'"),
+    "predict: no line of names": (("predict", "run", "headless.csv"), "its first line must be names of columns"),
     "predict: a new category": (("predict", "run", "category.csv"), "line 3 is something else"),
     "predict: a blank": (("predict", "run", "blank.csv"), "line 2 is missing"),
     "predict: no rows": (("predict", "run", "empty.csv"), "0 rows"),
@@ -158,6 +159,7 @@ def folder(tmp_path):
         "data.txt": TABLE,
         "taken.csv": "mine",
         "columns.csv": TABLE.replace("smoker", "smokes"),
+        "headless.csv": "30,never,n,secret,secret\n",
         "category.csv": TABLE.replace("70,ever", "70,vapes"),
         "blank.csv": TABLE.replace("30,", ","),
         "empty.csv": TABLE.splitlines()[0] + "\n",
@@ -180,6 +182,7 @@ def test_commands(coterie, folder, monkeypatch, arguments, words):
     assert error.count("\n") == 1
     assert len(error) < 600
     assert words in error
+    assert "secret" not in error
     assert {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))} == before
 
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn import config_context
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, roc_auc_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.svm import LinearSVC
 
 from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending, evaluate
@@ -260,7 +260,7 @@ def test_a_search_pays_for_its_fits_and_its_scores():
     ledger = Spending()
     budget = {**BUDGET, "epsilon": 0.5}
     fit = PrivateLogisticRegression(privacy=Privacy(**budget, ledger=ledger), classes=["ill", "well"])
-    search = GridSearchCV(fit, {"l2": [1.0]}, cv=2, scoring=PrivateScorer(**budget, ledger=ledger))
+    search = GridSearchCV(fit, {"l2": [1.0]}, cv=KFold(2), scoring=PrivateScorer(**budget, ledger=ledger))
     search.fit(X[:400], Y[:400])
     assert [what.split(":")[0].split(" ")[0] for what, _, _ in ledger.charges].count("evaluation") == 2
     assert search.best_estimator_.certificate_.total_epsilon == pytest.approx(5 * 0.5, rel=1e-3)
@@ -315,7 +315,7 @@ def test_a_search_hands_parties_to_the_fit_and_to_the_score():
     scorer = PrivateScorer(**BUDGET, ledger=ledger, trust="curator")
     with config_context(enable_metadata_routing=True):
         fit.set_fit_request(parties=True, sample_weight=False)
-        GridSearchCV(fit, {"l2": [1.0]}, cv=2, scoring=scorer).fit(X[:400], Y[:400], parties=PARTIES[:400])
+        GridSearchCV(fit, {"l2": [1.0]}, cv=KFold(2), scoring=scorer).fit(X[:400], Y[:400], parties=PARTIES[:400])
     told = [what for what, _, _ in ledger.charges]
     assert sum(f"{len(set(PARTIES[:400]))} parties" in what for what in told) == 3
 

@@ -21,7 +21,13 @@ from coterie.data.federation import Clipping, Federation, make_design, project_r
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
-from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
+from coterie.estimators.surroundings import (
+    encoded_by_schema,
+    fitted_preprocessing,
+    refuse_exact_scores,
+    refuse_stratified_folds,
+    standardised,
+)
 from coterie.inference import Columns, Inference, infer
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -253,6 +259,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         about_labels["data_derived"] = (*about_labels.get("data_derived", ()), *self._looked_before(X))
         if privacy.ledger is not None and not privacy.exact:
             refuse_exact_scores()
+            refuse_stratified_folds()
         federation = Federation.from_arrays(
             self._design(X),
             y,
