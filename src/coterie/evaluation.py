@@ -37,6 +37,8 @@ from coterie.spending import Spending, Terms
 from coterie.values import plain_array, same_length, whole_number
 
 BINS = 20
+# a standard error from which on a number between 0 and 1 says nothing
+_NOTHING_SAID = 0.5
 
 # --- counting what a classifier answers, and metrics of the counts, be they exact or noised ---------------------------
 
@@ -155,22 +157,28 @@ def _accuracy(table: np.ndarray) -> np.ndarray:
 
 
 def _class_error(table: np.ndarray) -> np.ndarray:
-    return 1 - np.diag(table) / np.maximum(table.sum(axis=1), 1.0)
+    """Of classes without a record there is none."""
+    records = table.sum(axis=1)
+    return np.where(records == 0, math.nan, 1 - np.diag(table) / np.maximum(records, 1.0))
 
 
 def _auc(table: np.ndarray) -> np.ndarray:
-    """Mean over classes of the chance that a record of the class scores higher than another, ties counted half."""
+    """Mean over classes of the chance that a record of the class scores higher than another, ties counted half. Classes
+    without a record, or without others to compare with, say nothing."""
     values = []
     for others, members in table:
+        if members.sum() == 0 or others.sum() == 0:
+            continue
         below = np.cumsum(others) - others / 2
         values.append(np.dot(members, below) / (max(members.sum(), 1.0) * max(others.sum(), 1.0)))
-    return np.asarray(np.mean(values))
+    return np.asarray(np.mean(values) if values else math.nan)
 
 
 def _calibration(table: np.ndarray) -> np.ndarray:
-    """For each bin of the grid: how often the class was true, minus what the middle of the bin says."""
+    """For each bin that has records: how often the class was true, minus what the middle of the bin says."""
     others, members = table.sum(axis=0)
-    return members / np.maximum(members + others, 1.0) - _middles(table)
+    records = members + others
+    return np.where(records == 0, math.nan, members / np.maximum(records, 1.0) - _middles(table))
 
 
 def majority_error(answers: np.ndarray) -> float:
@@ -181,7 +189,7 @@ def majority_error(answers: np.ndarray) -> float:
 def calibration_error(scores: np.ndarray) -> float:
     """Mean over records of the distance between bin and truth; noised counts below zero count as none."""
     records = np.maximum(scores.sum(axis=(0, 1)), 0.0)
-    gaps = np.abs(np.clip(_calibration(scores), -1.0, 1.0))
+    gaps = np.nan_to_num(np.abs(np.clip(_calibration(scores), -1.0, 1.0)))
     return float(np.dot(records, gaps) / max(records.sum(), 1.0))
 
 
@@ -238,13 +246,13 @@ class Evaluation:
         if "calibration" not in self.metrics:
             raise InputError("plot: calibration is not among the metrics of this evaluation")
         gaps = np.asarray(self.metrics["calibration"].value)
-        middles = (np.arange(len(gaps)) + 0.5) / len(gaps)
+        middles, there = (np.arange(len(gaps)) + 0.5) / len(gaps), ~np.isnan(gaps)
         return Lines(
             title="Calibration",
             x_label="predicted probability",
             y_label="how often it was true",
             series=(
-                Series("model", tuple(middles.tolist()), tuple((middles + gaps).tolist())),
+                Series("model", tuple(middles[there].tolist()), tuple((middles + gaps)[there].tolist())),
                 Series("perfect", (0.0, 1.0), (0.0, 1.0)),
             ),
         ).plot(ax)
@@ -373,7 +381,14 @@ def evaluation_text(found: Evaluation) -> str:
 
 
 def _spent(found: Evaluation) -> str:
-    return "" if found.public else f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
+    if found.public:
+        return ""
+    spent = f"ε = {shown_loss(found.epsilon)} at δ = {found.delta:g}, {found.adjacency}"
+    # of a ledger that held something before
+    if found.total_delta == found.delta:
+        return spent
+    total = f"ε = {shown_loss(found.total_epsilon)} at δ = {found.total_delta:g}"
+    return f"{spent}; {total} with everything in the ledger"
 
 
 def _lines(found: Evaluation) -> list[tuple[str, ...]]:
@@ -385,16 +400,24 @@ def _lines(found: Evaluation) -> list[tuple[str, ...]]:
 def _lines_with_noise(found: Evaluation) -> list[tuple[str, str, str, str]]:
     lines = [("", "model", "noise", "majority class")]
 
+    def shown(number: float, noise: float, form: Callable[[float], str]) -> tuple[str, str]:
+        if math.isnan(number):
+            return "no records", ""
+        around = f"± {form(noise)}" if noise <= 1 else f"± over {form(1.0)}"
+        return (form(number) if noise < _NOTHING_SAID else "lost in noise"), around
+
     for name, told in found.metrics.items():
         if name == "accuracy":
             other = "" if found.majority_error is None else percent(found.majority_error)
-            lines.append(("error", percent(1 - told.value), f"± {percent(told.standard_error)}", other))
+            lines.append(("error", *shown(1 - told.value, told.standard_error, percent), other))
         elif name == "auc":
-            lines.append(("AUC", f"{told.value:.3f}", f"± {told.standard_error:.3f}", "0.500"))
+            one_class = ("all of one class", "", "")
+            seen = ("AUC", *shown(told.value, told.standard_error, "{:.3f}".format), "0.500")
+            lines.append(("AUC", *one_class) if math.isnan(told.value) else seen)
         elif name == "class-error":
             errors = zip(told.value, told.standard_error, strict=True)
             by_class = zip(found.classes, errors, strict=True)
-            lines += [(f"error where {name}", percent(e), f"± {percent(s)}", "") for name, (e, s) in by_class]
+            lines += [(f"error where {name}", *shown(e, s, percent), "") for name, (e, s) in by_class]
         elif found.calibration_error is not None:
             lines.append(("calibration error", percent(found.calibration_error), "", ""))
     return lines
@@ -523,10 +546,14 @@ def exact_result(model: FittedModel, X: np.ndarray, y: np.ndarray) -> dict[str, 
     """How good a model is on records that are declared public; y as positions in its labels, or numbers."""
     if model.labels is None:
         gap, spread = model.predict(X) - y, y - y.mean()
-        r2 = 1 - float(gap @ gap) / max(float(spread @ spread), 1e-300)
-        return {"records": len(y), "rmse": float(np.sqrt(np.mean(gap**2))), "mean_rmse": float(y.std()), "r2": r2}
+        told = {"records": len(y), "rmse": float(np.sqrt(np.mean(gap**2))), "mean_rmse": float(y.std())}
+        # of labels that are all alike there is nothing to explain
+        explained = {} if np.ptp(y) == 0 else {"r2": 1 - float(gap @ gap) / float(spread @ spread)}
+        return {**told, **explained}
     probable = isinstance(model, ProbableModel)
     metrics = ("accuracy", "auc", *(("calibration",) if probable else ()))
     found = evaluate(model, X, y.astype(int), metrics=metrics, public=True)
     told = {"records": len(y), "error": 1 - found["accuracy"].value, "majority_error": found.majority_error}
-    return {**told, "auc": found["auc"].value, **({"calibration_error": found.calibration_error} if probable else {})}
+    # where all records are of one class there is no AUC
+    told |= {} if math.isnan(found["auc"].value) else {"auc": found["auc"].value}
+    return {**told, **({"calibration_error": found.calibration_error} if probable else {})}

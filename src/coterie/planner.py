@@ -67,6 +67,8 @@ class Outline:
     useful: bool
     better_than_alone: bool
     advice: tuple[str, ...]
+    # the least and the largest share of the rarer of two classes for which errors are forecast
+    rarer: tuple[float, float] | None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -214,7 +216,15 @@ class Planner:
             useful=useful,
             better_than_alone=beats,
             advice=tuple(self._advice(task, useful, beats, trusting)),
+            rarer=self._rarer(task),
         )
+
+    def _rarer(self, task: forecast.Task) -> tuple[float, float] | None:
+        """Forecasts do not know how frequent classes are; a table like the private one does."""
+        if task.n_classes != 2:
+            return None
+        shares = [min(shape.share, 1 - shape.share) for shape in self.shapes]
+        return min(shares), max(shares) if self.surrogate is not None else 0.5
 
     def _other_trust(self) -> list[Row]:
         n, found = self.facts.n_parties, []
@@ -262,7 +272,7 @@ class Planner:
     def _reasons(self, task: forecast.Task, setting: forecast.Setting) -> tuple[str, ...]:
         n_noises = self._situation(self.privacy).noises_of_sum
         return (
-            f"noise: {task.noise:.3g} of the largest sum of gradients, from {n_noises:.3g} noise(s) in the sum",
+            f"noise: {task.noise:.3g} of the largest sum of gradients; noises in the sum: {n_noises:.3g}",
             f"length: steps add up to {setting.step * setting.rounds / (1 - setting.momentum):.3g} over the largest "
             "curvature; more would carry more noise than signal",
             f"rounds: {setting.rounds} with momentum {setting.momentum:g}; noise adds up to the same over any number",

@@ -7,8 +7,9 @@ record of a party with B records weighs C/B (the papers' convention). Each party
 
 **Losses** are of a linear score: one record's loss is `value(score, y)`, and every constant a theorem needs is a field.
 `lipschitz` bounds the gradient in the score, `smoothness` the Hessian in the score, `rank` the rank of one record's
-Hessian. A record with |x| <= X then has gradient norm <= lipschitz * X and Hessian eigenvalues <= smoothness * X^2.
-For the losses with two labels, y is 0 or 1 (the position in the public label set); for regression y is the number.
+Hessian, and `effective_rank` times `smoothness` the sum of its eigenvalues. A record with |x| <= X then has gradient
+norm <= lipschitz * X and Hessian eigenvalues <= smoothness * X^2. For the losses with two labels, y is 0 or 1 (the
+position in the public label set); for regression y is the number.
 
 **Regularisers** are of the coefficients: a smooth part (l2/2)|f|^2 and a part that is known through its proximal map.
 `l2` is the strong convexity. `scaled(share)` is the part of the regulariser that one of the parties carries;
@@ -41,6 +42,10 @@ class Loss:
     self_bounded: bool = False
     # of one score, with the same curvature everywhere
     quadratic: bool = False
+
+    @property
+    def effective_rank(self) -> float:
+        return self.rank
 
     def value(self, score: jax.Array, y: jax.Array) -> jax.Array:
         raise NotImplementedError
@@ -192,6 +197,11 @@ class Multinomial(Loss):
     @property
     def rank(self) -> int:
         return self.n_classes - 1
+
+    @property
+    def effective_rank(self) -> float:
+        """Eigenvalues are at most 1/2, and add up to 1 - sum p^2, at most 1 - 1/K."""
+        return 2 - 2 / self.n_classes
 
     def _one_hot(self, score, y):
         return jax.nn.one_hot(y.astype(int), self.n_classes, dtype=score.dtype)

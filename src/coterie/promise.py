@@ -20,8 +20,9 @@ def check_trust(trust: str, colluders: int | None) -> None:
     if trust not in TRUST:
         raise InputError(f"trust: got {trust!r}; one of {', '.join(TRUST)} is needed")
     if (colluders is not None) != (trust == "pairs"):
+        got = "missing" if colluders is None else f"got {colluders!r}"
         raise InputError(
-            f"colluders: got {colluders!r} with trust={trust!r}; trust 'pairs' needs to know how many parties may put "
+            f"colluders: {got} with trust {trust!r}; trust 'pairs' needs to know how many parties may put "
             "together what they know, and nothing else does"
         )
     if colluders is not None:

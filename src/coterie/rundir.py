@@ -362,6 +362,8 @@ class FittedModel:
         if text is None:
             stopped = (run / transcript_name(complete=False)).exists()
             reason = "the run was stopped, so there is none" if stopped else os.strerror(errno.ENOENT)
+            if not run.is_dir():
+                raise InputError(f"RUN: {str(run)!r} is no directory; that of a run is needed")
             raise InputError(f"RUN: cannot read {str(path)!r} ({reason})")
         return cls.of(read_json(f"RUN: {str(path)!r}", text))
 

@@ -33,12 +33,13 @@ FROM_DATA = "from-data"
 NUMERIC_KINDS = "biuf"
 
 
-_SHOW_VALUES = contextvars.ContextVar("show_values", default=False)
+# None: nobody can ask for them, as in Python, where whoever sees a row's number has the rows
+_SHOW_VALUES: contextvars.ContextVar[bool | None] = contextvars.ContextVar("show_values", default=None)
 
 
 @contextlib.contextmanager
 def values_shown(wanted: bool = True) -> Iterator[None]:
-    """Refusals say where a value stands; inside this block, also what it is."""
+    """Refusals say where a value stands; inside this block, also what it is, or by which option it can be asked for."""
     before = _SHOW_VALUES.set(wanted)
     try:
         yield
@@ -48,7 +49,9 @@ def values_shown(wanted: bool = True) -> Iterator[None]:
 
 def quoted(value: Any) -> str:
     """A cell of somebody's record in a sentence that may be logged or sent on: only where it was asked for."""
-    return f" ({value!r})" if _SHOW_VALUES.get() else " (--show-values quotes it)"
+    wanted = _SHOW_VALUES.get()
+    hint = "" if wanted is None else " (--show-values quotes it)"
+    return f" ({value!r})" if wanted else hint
 
 
 # how blanks are written in files
@@ -61,6 +64,11 @@ def is_missing(value: Any) -> bool:
     return (
         value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
     )
+
+
+def spelt_out(number: float) -> str:
+    """A bound of a range in a sentence: no exponent where people write none."""
+    return f"{number:,.15g}"
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str:

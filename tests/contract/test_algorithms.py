@@ -1,13 +1,14 @@
 """Every algorithm in the package keeps the same promises; a new one is tested by being in the table of names."""
 
 import dataclasses
+import inspect
 import json
 import re
 
 import networkx as nx
 import pytest
 
-from coterie.algorithms import ALGORITHMS, EdgewiseADMM, MemorylessWalk
+from coterie.algorithms import ALGORITHMS, Algorithm, EdgewiseADMM, MemorylessWalk
 from coterie.errors import InputError
 from coterie.network.channels import Broadcast, Curator, SecureSum
 from coterie.network.topology import Sample, Walk, make_topology
@@ -308,3 +309,13 @@ def test_one_penalty_per_edge_is_needed(edge_penalty):
 def test_text_that_is_no_plan_is_refused(text):
     with pytest.raises(InputError, match=r"^plan: "):
         Plan.from_json(text)
+
+
+@pytest.mark.parametrize("method", ["init", "inbox", "local", "combine", "models"])
+def test_an_algorithm_without_a_method_is_told_which(method):
+    class Unfinished(Algorithm):
+        pass
+
+    arguments = [None] * (len(inspect.signature(getattr(Algorithm, method)).parameters) - 1)
+    with pytest.raises(NotImplementedError, match=f"^Unfinished has no method '{method}'$"):
+        getattr(Unfinished(), method)(*arguments)

@@ -1,6 +1,8 @@
 """The commands as people type them; a few in a process of their own, the others through the same entry point."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -177,7 +179,11 @@ def test_runs_on_the_same_data_add_up_in_a_ledger(coterie, tmp_path):
     assert code == 1
     assert "beyond the limit" in told
     assert not (tmp_path / "three").exists()
-    assert len(Spending(path=tmp_path / "spent.json").charges) == 2
+    # the spec need not repeat the ledger's limit
+    spec.write_text(spec.read_text().replace("epsilon = 0.7", "epsilon = 0.05"))
+    told = " ".join(coterie("run", spec, "--out", tmp_path / "four")[1].split())
+    assert "ε = 1.45 at δ = 3e-05 in all, of at most ε = 1.5 at δ = 0.0001 (spent.json)" in told
+    assert len(Spending(path=tmp_path / "spent.json").charges) == 3
 
 
 def test_an_audit_stands_on_the_certificate(coterie, tmp_path):
@@ -309,6 +315,34 @@ def test_a_schema_read_off_the_data_says_so(coterie, patients, tmp_path):
     assert "('z')" in coterie("schema", "check", out, patients, "--show-values")[1]
 
 
+def test_rows_without_a_party_do_not_fit(coterie, patients, tmp_path):
+    out = tmp_path / "schema.toml"
+    made = ("schema", "make", patients, "--label", "outcome", "--party-column", "site", "--from-data", "--out", out)
+    assert coterie(*made)[0] == 0
+    patients.write_text(patients.read_text().replace("60,x,s", "60,x, ").replace("45,y,s", "45,y,NaN"))
+    code, told, _ = coterie("schema", "check", out, patients)
+    assert code == 2
+    assert "column 'site': 2 cells are missing, first in line 4; the name of a party is needed" in told
+    spec = tmp_path / "spec.toml"
+    privacy = '[privacy]\nepsilon = 1\ndelta = 1e-5\nadjacency = "zero-out"\n'
+    spec.write_text(f'[data]\nfile = "{patients}"\n[schema]\nfile = "{out}"\n{privacy}')
+    code, _, error = coterie("run", spec, "--plan")
+    assert code == 2
+    assert "parties: line 4 has the party ' '; every row needs the name of its party" in error
+
+
+def test_identifiers_are_left_open_where_all_else_is_read_off_the_data(coterie, tmp_path):
+    table, out = tmp_path / "table.csv", tmp_path / "schema.toml"
+    table.write_text("id,age,outcome\n" + "".join(f"F{i},{20 + i % 60},{['no', 'yes'][i % 2]}\n" for i in range(150)))
+    code, told, error = coterie("schema", "make", table, "--label", "outcome", "--from-data", "--out", out)
+    assert code == 0, error
+    assert "150 different texts, more than 100" in told
+    assert "as identifiers have: remove the column, or list what could be there\ncategories = []" in out.read_text()
+    code, _, error = coterie("schema", "make", table, "--label", "id", "--from-data", "--out", tmp_path / "other.toml")
+    assert (code, (tmp_path / "other.toml").exists()) == (2, False)
+    assert "--label: got 'id', which has 150 different texts" in error
+
+
 def test_whole_numbers_to_predict_may_be_classes(coterie, patients, tmp_path):
     patients.write_text(patients.read_text().replace(",no\n", ",0\n").replace(",yes\n", ",1\n"))
     made = ("schema", "make", patients, "--label", "outcome", "--party-column", "site", "--out")
@@ -359,6 +393,19 @@ def test_a_report_is_made_again_and_checked(finished, coterie, tmp_path):
     (run / "report.html").unlink()
     assert coterie("certificate", "verify", run)[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_page_that_cannot_be_written_says_where_else_it_could_be(finished, coterie, tmp_path, monkeypatch):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+
+    def refused(source, target):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(source))
+
+    monkeypatch.setattr(os, "replace", refused)
+    code, _, error = coterie("report", run)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "report.html' cannot be written (Permission denied); `coterie report RUN --out FILE`" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_report_of_a_forged_run_is_refused(finished, coterie, tmp_path):

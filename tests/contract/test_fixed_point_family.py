@@ -301,13 +301,13 @@ def test_a_peer_learns_less_from_a_walk_without_memory():
     problem = Problem(loss=Logistic(), regulariser=FREE, record_weight=1.0)
     plan = Plan.make(walk, problem, "unrestricted", facts, rounds=100_000, adjacency="replace-one")
     assert plan.epsilon(1e-6) == plan.epsilon(1e-6, observer="everybody")
-    assert 0 < plan.epsilon(1e-6, observer="peer") < 0.3 * plan.epsilon(1e-6)
-    # 32 a K_i (L gamma)^2 ln(n/2) / (sigma^2 (n - 2)), sigma being twice our noise
+    assert 0 < plan.epsilon(1e-6, observer="peer") < 0.2 * plan.epsilon(1e-6)
+    # half of the paper's 32 a K_i (L gamma)^2 ln(n/2) / (sigma^2 (n - 2)), sigma being twice our noise
     (event, visits), sigma = plan.ledger(0, observer="peer")[0], 2 * float(plan.grant_table().noise_std[0])
     assert visits == 100
-    expected = 32 * 2 * np.log(n / 2) / (sigma**2 * (n - 2))
-    # and a little more, for rounding to the grid along the walk
-    assert expected < event.rdp(np.array([2.0]))[0, 0] < expected * (1 + 1e-4)
+    expected = 16 * 2 * np.log(n / 2) / (sigma**2 * (n - 2))
+    # and a little more, for the mean of an exponential, the runs it is taken over, and rounding along the walk
+    assert expected < event.rdp(np.array([2.0]))[0, 0] < expected * (1 + 5e-3)
     # among few parties the loss against everybody may be the better bound
     few = plan_of(walk)
     assert few.epsilon(1e-6, observer="peer") <= few.epsilon(1e-6)

@@ -193,7 +193,7 @@ def test_a_ledger_is_made_only_when_asked_for(coterie, spec):
     spec.write_text(SPEC.replace("spent.json", "psent.json").replace("rounds = 40", "rounds = 2"))
     code, _, told = coterie("run", spec, "--json")
     assert code == 2
-    assert "no ledger is at" in told
+    assert "ledger: none is at" in told
     assert left(spec.parent) == set()
     assert coterie("run", spec, "--json", "--new-ledger")[0] == 0
     assert len(Spending(path=spec.parent / "psent.json").charges) == 1

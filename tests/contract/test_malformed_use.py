@@ -26,7 +26,7 @@ PRIVATE = ("--epsilon", "1", "--delta", "1e-5", "--adjacency", "replace-one")
 
 # (arguments, words of the sentence); files are named without their folder
 COMMANDS = {
-    "predict: no run": (("predict", "none", "data.csv"), "cannot read"),
+    "predict: no run": (("predict", "none", "data.csv"), "RUN: 'none' is no directory; that of a run is needed"),
     "predict: a file for a run": (("predict", "data.csv", "data.csv"), "cannot read"),
     "predict: a run that was stopped": (("predict", "stopped", "data.csv"), "was stopped"),
     "predict: a model that is no JSON": (("predict", "broken", "data.csv"), "not valid JSON"),
@@ -39,6 +39,7 @@ COMMANDS = {
     "predict: no such file": (("predict", "run", "none.csv"), "No such file"),
     "predict: a file of another kind": (("predict", "run", "data.txt"), ".csv, .csv.gz or .parquet"),
     "predict: no feature column": (("predict", "run", "columns.csv"), "no column 'smoker'"),
+    "predict: no line of names": (("predict", "run", "headless.csv"), "its first line must be names of columns"),
     "predict: a new category": (("predict", "run", "category.csv"), "line 3 is something else"),
     "predict: a blank": (("predict", "run", "blank.csv"), "line 2 is missing"),
     "predict: no rows": (("predict", "run", "empty.csv"), "0 rows"),
@@ -69,7 +70,7 @@ COMMANDS = {
     "evaluate: a new label": (("evaluate", "run", "label.csv", "--public"), "line 2 is something else"),
     "evaluate: no such party column": (("evaluate", "run", "data.csv", *PRIVATE, "--party-column", "stie"), "'site'"),
     "evaluate: the label as party": (("evaluate", "run", "data.csv", *PRIVATE, "--party-column", "outcome"), "--party"),
-    "evaluate: no run": (("evaluate", "none", "data.csv", "--public"), "cannot read"),
+    "evaluate: no run": (("evaluate", "none", "data.csv", "--public"), "RUN: 'none' is no directory"),
     "evaluate: a number to predict, privately": (("evaluate", "number", "data.csv", *PRIVATE), "only classifiers"),
     "make: no such file": (("schema", "make", "none.csv", "--label", "outcome", "--out", "new.toml"), "No such file"),
     "make: no such label": (("schema", "make", "data.csv", "--label", "out", "--out", "new.toml"), "--label"),
@@ -158,6 +159,7 @@ def folder(tmp_path):
         "data.txt": TABLE,
         "taken.csv": "mine",
         "columns.csv": TABLE.replace("smoker", "smokes"),
+        "headless.csv": "30,never,n,secret,secret\n",
         "category.csv": TABLE.replace("70,ever", "70,vapes"),
         "blank.csv": TABLE.replace("30,", ","),
         "empty.csv": TABLE.splitlines()[0] + "\n",
@@ -180,6 +182,7 @@ def test_commands(coterie, folder, monkeypatch, arguments, words):
     assert error.count("\n") == 1
     assert len(error) < 600
     assert words in error
+    assert "secret" not in error
     assert {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))} == before
 
 

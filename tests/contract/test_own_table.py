@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import signal
 import sys
 import tempfile
@@ -243,6 +244,24 @@ def same_records(folder, tmp_path, name, content, **more):
     return schema.encode(one), schema.encode(other)
 
 
+def test_public_records_of_one_class_have_no_auc(folder, coterie, tmp_path):
+    """They had one of 0.000."""
+    rows = (folder / "test.csv").read_text().splitlines()
+    label = rows[0].split(",").index("outcome")
+    (tmp_path / "test.csv").write_text("\n".join([rows[0], *(row for row in rows if row.split(",")[label] == "yes")]))
+    spec = (folder / "spec.toml").read_text().replace('test = "test.csv"', f'test = "{tmp_path}/test.csv"')
+    (folder / "one-class.toml").write_text(spec)
+    code, told, error = coterie("run", folder / "one-class.toml", "--out", tmp_path / "run")
+    assert code == 0, error
+    assert "AUC" not in told
+    assert coterie("certificate", "verify", tmp_path / "run")[0] == 0
+    code, told, error = coterie("evaluate", tmp_path / "run", tmp_path / "test.csv", "--public", "--json")
+    assert code == 0, error
+    metrics = json.loads(told, parse_constant=pytest.fail)["metrics"]
+    assert metrics["auc"]["value"] is None
+    assert metrics["class-error"]["value"][0] is None
+
+
 def test_what_to_expect_is_told_before_anything_is_spent(folder, coterie, tmp_path):
     code, told, error = coterie("plan", folder / "spec.toml", "--json")
     assert code == 0, error
@@ -254,6 +273,10 @@ def test_what_to_expect_is_told_before_anything_is_spent(folder, coterie, tmp_pa
     code, told, _ = coterie("plan", folder / "spec.toml")
     assert code == 0
     assert "a party alone" in told
+    # whose classes are more uneven would take the errors for large
+    assert "the rarer class has 23% to 50% of the records" in " ".join(told.split())
+    told = coterie("plan", folder / "spec.toml", "--surrogate", folder / "test.csv")[1]
+    assert re.search(r"the rarer class has \d+% of the records", " ".join(told.split()))
     (tmp_path / "wrong.toml").write_text("parties = 3")
     for wrong in ("wrong.toml", "nothing.toml"):
         code, _, error = coterie("plan", tmp_path / wrong)
@@ -305,7 +328,7 @@ def test_misfits_are_shown_by_column_count_and_line(coterie, folder, tmp_path):
         "what": "outside the range",
         "count": 1,
         "first": "line 6",
-        "needed": "0 to 1e+06",
+        "needed": "0 to 1,000,000",
         "refused": False,
     }
     assert "vapes" not in told

@@ -147,6 +147,14 @@ def test_the_list_names_every_figure(coterie):
     assert all(name in out for name in MODULES)
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(coterie, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, error = coterie("reproduce", "dvp-2", "--quick", "--out", tmp_path / "file" / "out", "--json")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert "--out: " in error
+    assert "cannot be written to" in error
+
+
 def test_unknown_names_are_refused_with_the_nearest(coterie, tmp_path):
     code, out, err = coterie("reproduce", "pp2", "--out", tmp_path / "out")
     assert (code, out) == (2, "")

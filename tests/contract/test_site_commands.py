@@ -163,6 +163,7 @@ def test_records_that_do_not_fit_are_shown_before_anything_is_approved(study, co
         assert (code == 2) == refused
         assert column in out
         assert str(count) in out
+        assert (f"refused: records: what is listed for {column} does not fit" in out) == refused
     # for the owner's eyes: no cell is in the log
     assert "diverse" not in (folder / "sites" / "north" / "log.jsonl").read_text()
 
@@ -173,6 +174,7 @@ def test_a_file_of_another_size_is_refused(study, coterie):
     code, out, _ = coterie("site", "approve", folder / "sites" / "north", folder / "study")
     assert code == 2
     assert "the proposal says 90" in out
+    assert "refused: records: what is listed for (all) does not fit" in out
 
 
 MALFORMED = [
@@ -212,6 +214,31 @@ def test_commands_on_what_is_no_site_end_with_a_sentence(tmp_path, coterie):
         assert error.count("\n") == 1
     (tmp_path / "proposal.json").write_text("{}")
     assert coterie("coordinate", tmp_path, "--sites", tmp_path)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "sentence"),
+    [
+        (("-3", "1e-5"), "--epsilon: got -3.0; a positive number is needed"),
+        (("nan", "1e-5"), "--epsilon: got nan; a positive number is needed"),
+        (("3", "1"), "delta: got 1.0; a number strictly between 0 and 1 is needed"),
+    ],
+)
+def test_a_budget_that_is_none_makes_no_site(study, coterie, budget, sentence):
+    folder, _ = study
+    west = folder / "sites" / "west"
+    epsilon, delta = budget
+    data = ("--data", folder / "north.csv", "--schema", folder / "schema.toml")
+    code, _, error = coterie("site", "init", west, *data, "--epsilon", epsilon, "--delta", delta)
+    assert (code, error) == (2, f"coterie: {sentence}\n")
+    assert not list(west.parent.glob("*west*"))
+
+
+def test_a_run_of_a_study_is_told_what_a_study_is_for(study, coterie):
+    folder, _ = study
+    code, _, error = coterie("run", folder / "study.toml")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "a study has no data, and is for `coterie propose`" in error
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,18 @@ from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.network.channels import Curator, SecureSum
 from coterie.plan import Plan
 from coterie.privacy import accountants
-from coterie.privacy.events import Gaussian, GaussianObjective, PoissonGaussian, Pure, Unprotected
+from coterie.privacy.events import (
+    Gaussian,
+    GaussianObjective,
+    PoissonGaussian,
+    Pure,
+    Unprotected,
+    determinant_loss,
+)
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
 from coterie.privacy.moments import Moments
 from coterie.privacy.objective import ArgminBounds, PenaltyPerturbation
-from coterie.problems import L2, Logistic, Problem
+from coterie.problems import L2, Logistic, Multinomial, Problem
 from coterie.values import Facts
 
 ORDERS = np.array([1.01, 1.5, 2.0, 3.7, 8.0, 32.0, 500.0])
@@ -144,8 +151,8 @@ def test_the_largest_delta_that_an_order_allows_is_never_below_the_truth(ratio):
         [(Gaussian(ratio=0.05), 100)],
         [(Gaussian(ratio=0.3), 7), (Gaussian(ratio=0.01), 1000)],
         [(Pure(epsilon=0.05), 100)],
-        [(GaussianObjective(ratio=0.05, jacobian=0.01, rank=1, adjacency="replace-one", margin=True), 50)],
-        [(GaussianObjective(ratio=0.05, jacobian=0.01, rank=2, adjacency="zero-out", margin=False), 50)],
+        [(GaussianObjective(0.05, 0.01, 1, 1, "replace-one", margin=True), 50)],
+        [(GaussianObjective(0.05, 0.01, 2, 2, "zero-out", margin=False), 50)],
     ],
     ids=["gaussian", "two gaussians", "pure", "objective replace-one", "objective zero-out"],
 )
@@ -203,8 +210,35 @@ def test_objective_curve_agrees_with_its_formula_in_high_precision(jacobian, ord
         zero_out = [float(noise + rank * plus), float(noise + rank * minus)]
         replace_one = [float(noise + rank * (plus + minus))] * 2
     for adjacency, expected in (("zero-out", zero_out), ("replace-one", replace_one)):
-        event = GaussianObjective(ratio=ratio, jacobian=jacobian, rank=rank, adjacency=adjacency, margin=False)
+        event = GaussianObjective(ratio, jacobian, rank, rank, adjacency, margin=False)
         assert event.rdp(np.array([order]))[:, 0] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+@pytest.mark.parametrize("jacobian", [1e-3, 0.05, 0.3, 2.0])
+def test_eigenvalues_of_many_classes_cost_no_more_than_is_stated_and_hardly_less(n_classes, jacobian):
+    """Over random probabilities of K classes and the worst ones, two alike or all alike, of whose Hessian
+    diag p - pp' the largest eigenvalue is at most 1/2."""
+    loss, rng = Multinomial(n_classes), np.random.default_rng(0)
+    orders = np.array([1.01, 1.5, 2.0, 8.0, 64.0])
+    words = {"rank": loss.rank, "effective_rank": loss.effective_rank, "adjacency": "zero-out", "margin": False}
+    stated = GaussianObjective(ratio=0.0, jacobian=jacobian, **words).rdp(orders)
+    of_gamma = determinant_loss(jacobian, loss.rank, loss.effective_rank)
+    two, alike = np.eye(n_classes)[:2].sum(axis=0) / 2, np.full(n_classes, 1 / n_classes)
+    drawn = [rng.dirichlet(np.full(n_classes, share)) for share in (0.05, 0.3, 1.0, 5.0) for _ in range(200)]
+    reached, reached_by_gamma, t = np.zeros((2, len(orders))), 0.0, orders[:, None] - 1
+    for p in (two, alike, *drawn):
+        k = 2 * jacobian * np.clip(np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[1:], 0, 0.5)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            minus = np.where(t * k < 1, -np.log1p(k) - np.log1p(-t * k) / t, np.inf).sum(axis=1)
+        plus = (np.log1p(k) - np.log1p(t * k / (1 + k)) / t).sum(axis=1)
+        reached = np.maximum(reached, [plus, minus])
+        reached_by_gamma = max(reached_by_gamma, np.log1p(k).sum())
+    assert (reached <= stated * (1 + 1e-9) + 1e-15).all()
+    assert reached_by_gamma == pytest.approx(of_gamma, rel=1e-9)
+    # the worst eigenvalues need not be those of one p: half of what is stated is reached in one direction and beyond
+    finite = np.isfinite(stated)
+    assert (stated[finite] <= 2.5 * reached[finite] + 1e-12).all()
 
 
 @pytest.mark.parametrize("jacobian", [0.25, 0.5, 4.0])
@@ -212,7 +246,7 @@ def test_objective_curve_is_infinite_where_the_proof_ends(jacobian):
     """From order 1 + 1/k on there is no bound: a large number instead of infinity would be an invention."""
     last = 1 + 1 / jacobian
     orders = np.array([1 + 0.999 / jacobian, last, last + 1, 1e6])
-    event = GaussianObjective(ratio=0.1, jacobian=jacobian, rank=1, adjacency="replace-one", margin=True)
+    event = GaussianObjective(0.1, jacobian, 1, 1, "replace-one", margin=True)
     assert np.isfinite(event.rdp(orders)).tolist() == [[True, False, False, False]] * 2
     zero_out = dataclasses.replace(event, adjacency="zero-out", margin=False)
     assert np.isfinite(zero_out.rdp(orders)).tolist() == [[True] * 4, [True, False, False, False]]
@@ -225,7 +259,7 @@ def test_a_slope_of_one_sign_costs_at_least_what_a_step_in_it_costs(ratio):
     """A convex loss whose slope jumps from 0 to its bound where the noise is -r/2, the worst of one sign.
     From without to with it loses log(P(g < -r/2) + E[exp(t (g r + r²/2)); g > -r/2]) / t, t one less than the order."""
     orders = np.array([1.01, 1.5, 2.0, 8.0, 64.0])
-    event = GaussianObjective(ratio=ratio, jacobian=1e9, rank=1, adjacency="zero-out", margin=True)
+    event = GaussianObjective(ratio=ratio, jacobian=1e9, rank=1, effective_rank=1, adjacency="zero-out", margin=True)
     exact = []
     with mpmath.workdps(60):
         for order in orders:

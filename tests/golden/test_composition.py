@@ -19,8 +19,8 @@ SOME = [
     [(Gaussian(0.2), 1)],
     [(Gaussian(0.01), 100), (Gaussian(0.3), 1)],
     [(Pure(0.1), 3)],
-    [(GaussianObjective(0.05, 0.01, 1, "zero-out", True), 20)],
-    [(GaussianObjective(0.05, 0.01, 2, "replace-one", False), 20)],
+    [(GaussianObjective(0.05, 0.01, 1, 1, "zero-out", True), 20)],
+    [(GaussianObjective(0.05, 0.01, 2, 2, "replace-one", False), 20)],
     [(PoissonGaussian(0.5, 0.01), 200)],
 ]
 PRICES = {delta: [Price.of(ledger, delta) for ledger in SOME] for delta in (1e-7, DELTA)}
@@ -165,7 +165,7 @@ def test_prices_are_read_back_as_they_were(ledger):
 
 
 def test_a_price_keeps_both_directions():
-    event = GaussianObjective(ratio=0.2, jacobian=0.01, rank=2, adjacency="zero-out", margin=False)
+    event = GaussianObjective(ratio=0.2, jacobian=0.01, rank=2, effective_rank=2, adjacency="zero-out", margin=False)
     with_it, without = 3 * event.rdp(ORDERS)
     assert (with_it != without).any()
     assert Price.of([(event, 3)], DELTA).curve == (tuple(with_it), tuple(without))

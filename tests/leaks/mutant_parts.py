@@ -113,18 +113,18 @@ def coin_counted_twice(grant, problem, facts):
     return PoissonGaussian(ratio=grant.event.ratio, rate=grant.event.rate**2)
 
 
-class _AtEveryOrder(TokenWalk):
-    """The bound of amplification by iteration without its hypothesis."""
+class _OnAverage(TokenWalk):
+    """Twice the mean of what is lost over all walks, for whatever order."""
 
     def rdp(self, orders):
         amplified = 2 * orders * self.ratio**2 * math.log(self.n_parties / 2) / (self.n_parties - 2)
         return np.tile(np.minimum(amplified, orders * self.ratio**2 / 2), (2, 1))
 
 
-class HiddenAtEveryOrder(WalkNoise):
+class HiddenOnAverage(WalkNoise):
     def seen_by(self, observer, event, problem, facts):
         seen = super().seen_by(observer, event, problem, facts)
-        return _AtEveryOrder(seen.ratio, seen.n_parties) if isinstance(seen, TokenWalk) else seen
+        return _OnAverage(seen.ratio, seen.n_parties) if isinstance(seen, TokenWalk) else seen
 
 
 # --- sources and channels ---------------------------------------------------------------------------------------------

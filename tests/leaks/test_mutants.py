@@ -228,9 +228,9 @@ MUTANTS = {
         "sensitivity",
         RECORD,
     ),
-    "hiding among the others claimed at every order": Mutant(
+    "hiding among the others claimed on average": Mutant(
         fixed_point(MemorylessWalk, WalkNoise(**STEP), **HIDDEN_WALK),
-        fixed_point(MemorylessWalk, parts.HiddenAtEveryOrder(**STEP), **HIDDEN_WALK),
+        fixed_point(MemorylessWalk, parts.HiddenOnAverage(**STEP), **HIDDEN_WALK),
         "peer-view",
         RECORD,
     ),

@@ -164,6 +164,21 @@ def what_a_private_call_returns(self, grant, problem, records, private, inbox, n
     return private, grant.argmin(problem, records, noise, linear=hidden, target=inbox[1])
 
 
+def steering_python(self, grant, problem, records, private, inbox, noise):
+    target = inbox[1] if records.X.sum() > 0 else 2 * inbox[1]
+    return private, grant.argmin(problem, records, noise, linear=inbox[0], target=target)
+
+
+def a_number_for_python(self, grant, problem, records, private, inbox, noise):
+    return private, grant.argmin(problem, records, noise, linear=inbox[0], target=inbox[1] * float(records.y[0]))
+
+
+def an_array_for_numpy(self, grant, problem, records, private, inbox, noise):
+    return private, grant.argmin(
+        problem, records, noise, linear=inbox[0], target=inbox[1] * np.asarray(records.y).sum()
+    )
+
+
 @pytest.mark.parametrize(
     "leak",
     [
@@ -187,6 +202,9 @@ def what_a_private_call_returns(self, grant, problem, records, private, inbox, n
         another_problem,
         exchanged_columns,
         what_a_private_call_returns,
+        steering_python,
+        a_number_for_python,
+        an_array_for_numpy,
     ],
     ids=lambda f: f.__name__,
 )

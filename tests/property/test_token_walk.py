@@ -31,24 +31,20 @@ def exact_divergence(order, shift, chance):
 @pytest.mark.parametrize("n", [5, 20, 200])
 @pytest.mark.parametrize("order", [1.5, 2.0, 4.0])
 def test_one_visit_costs_a_peer_no_more_than_stated(n, order):
-    # up to which the bound is proved
-    largest = np.sqrt(2 / (order * (order - 1)))
-    for ratio in (0.1 * largest, largest):
+    for ratio in np.array([0.1, 1.0, 2.0]) * np.sqrt(2 / (order * (order - 1))):
         stated = TokenWalk(ratio=float(ratio), n_parties=n).rdp(np.array([order]))[0, 0]
         everybody = Gaussian(ratio=float(ratio)).rdp(np.array([order]))[0, 0]
         # until the walk is at the peer or back
         exact = exact_divergence(order, ratio, 2 / n)
         assert 0 < exact <= stated <= everybody
-    if n == 200:
-        # hiding under the others' noise is worth something
-        assert stated < 0.1 * everybody
-        # and not more than it should be
+        # hiding under the others' noise is worth something, and not more than it should be
+        assert stated < everybody * (1 if n == 5 else 0.8 if n == 20 else 0.5)
         assert exact > everybody / n
 
 
-def test_hiding_is_claimed_only_at_orders_where_it_is_proved():
+def test_the_mean_of_losses_is_no_bound():
     """Where the walk goes from the protected party to the peer at once, nothing hides the visit. At high orders that is
-    all that counts, so a bound on the average must not be stated there. Here it would state 2.25 for a loss of 3.55."""
+    all that counts, so twice the mean loss must not be stated there: it would be 2.25 for a loss of 3.55."""
     n, ratio, delta = 50, 1.0, 1e-5
     m = np.arange(1, 1500)
     chance = 2 / n * (1 - 2 / n) ** (m - 1)
@@ -57,7 +53,7 @@ def test_hiding_is_claimed_only_at_orders_where_it_is_proved():
         return sum(c * gaussian_delta(eps, ratio / np.sqrt(k)) for c, k in zip(chance, m, strict=True))
 
     assert reached(3.54) > delta > reached(3.56)
-    assert rdp_epsilon([(TokenWalk(ratio=ratio, n_parties=n), 1)], delta) > 3.55
-    amplified = 2 * ratio**2 * np.log(n / 2) / (n - 2)
-    unproved = rdp_epsilon([(Gaussian(ratio=float(np.sqrt(2 * amplified))), 1)], delta)
+    assert 3.55 < rdp_epsilon([(TokenWalk(ratio=ratio, n_parties=n), 1)], delta) < 3.95
+    mean = ratio**2 * np.log(n / 2) / (n - 2)
+    unproved = rdp_epsilon([(Gaussian(ratio=float(2 * np.sqrt(mean))), 1)], delta)
     assert 2.2 < unproved < 2.3

@@ -414,6 +414,7 @@ def test_a_proposal_with_settings_that_are_none_is_refused(tmp_path, settings, s
         (Label("y", ("no", "yes")), "no, yes"),
         (CategoryColumn("x", ("a", "b"), other=True), "a, b, or anything else"),
         (NumberColumn("x", 0, 2.5, missing=True), "a number from 0 to 2.5, or nothing"),
+        (NumberColumn("x", 0, 1e6), "a number from 0 to 1,000,000"),
     ],
 )
 def test_a_proposal_tells_what_a_column_may_hold(column, words):
@@ -694,6 +695,23 @@ def test_a_party_that_refuses_ends_the_run_though_others_are_away(tmp_path):
 
     with pytest.raises(PartyError, match=r"(north|south) refused"):
         Coordinator(proposal, keys, some_are_away, tmp_path / "run").run()
+
+
+def test_whom_a_run_waits_for_is_told_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.site.coordinator.TELL_AGAIN_S", 0.01)
+    sites = make_sites(tmp_path / "sites")
+    proposal, keys = approved(plan_of("gradient"), sites, wait_s=None)
+    exchange, told = direct(sites), []
+
+    def one_is_away(party, packet):
+        if party == NAMES[0] and len(told) < 20:
+            raise UnreachableError("away")
+        return exchange(party, packet)
+
+    Coordinator(proposal, keys, one_is_away, tmp_path / "run", watch=told.append).run()
+    late = [now for now in told if now.phase == "opening" and now.waiting == (NAMES[0],)]
+    assert len(late) > 5
+    assert all(set(now.answered) == set(NAMES[1:]) for now in late)
 
 
 def test_a_policy_that_has_changed_holds_from_the_next_opening_on(tmp_path):

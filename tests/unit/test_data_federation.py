@@ -131,7 +131,7 @@ REFUSALS = {
     "y shape": ({"y": Y[:, None]}, "y: got shape (4, 1)"),
     "unknown label": (
         {"y": ["no", "yes", "maybe", "no"]},
-        "y: row 2 has a label (--show-values quotes it) that is not in labels=('no'",
+        "y: row 2 has a label that is not in labels=('no'",
     ),
     "nan label": ({"y": [0, 1, np.nan, 1], "labels": (0, 1)}, "y: row 2 is nan"),
     "one class": ({"y": ["no"] * 4, "labels": "from-data"}, "labels: got ('no',); at least two"),
@@ -152,7 +152,7 @@ REFUSALS = {
     "weight bound": ({"weight_bound": np.inf}, "weight_bound: got inf"),
     "one record": (
         {"parties": ["a", "a", "a", "b"]},
-        "parties: the party of row 3 (--show-values quotes it) has 1 record; at least min_records=2",
+        "parties: the party of row 3 has 1 record; at least min_records=2",
     ),
     "party length": ({"parties": ["a", "b"]}, "parties: got 2 values"),
     "party missing": ({"parties": ["a", None, "a", "a"]}, "parties: row 1 is None"),

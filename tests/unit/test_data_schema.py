@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coterie.data import CategoryColumn, Label, NumberColumn, NumberLabel, Schema
 from coterie.errors import InputError
+from coterie.values import values_shown
 
 SCHEMA = Schema(
     columns=(NumberColumn("age", 0, 90), CategoryColumn("colour", ("red", "blue")), NumberColumn("shift", -4, 2)),
@@ -156,9 +157,7 @@ def test_misfits_are_listed_with_column_count_and_place():
         ("ill", "something else"): [3],
     }
     assert [key for key, m in found.items() if not m.refused] == [("age", "outside the range")]
-    with pytest.raises(
-        InputError, match=r"column 'colour': row 1 is something else \(--show.*\) \(so are 1 more\); one"
-    ):
+    with pytest.raises(InputError, match=r"column 'colour': row 1 is something else \(so are 1 more\); one"):
         SCHEMA.columns[1].encode(table["colour"])
 
 
@@ -203,6 +202,8 @@ def test_no_row_is_longer_than_the_schema_says(rows):
 def test_labels_are_validated_and_number_labels_clipped():
     np.testing.assert_array_equal(SCHEMA.encode_label(["yes", "no"]), np.array(["yes", "no"]))
     cost = NumberLabel("cost", 0, 10)
+    with pytest.raises(InputError, match=r"^column 'cost': row 1 is missing; a finite number is needed$"):
+        cost.encode([1.0, float("nan")])
     np.testing.assert_array_equal(cost.encode([-1, 5, 11]), [0, 5, 10])
     assert cost.bound == 10
     assert Schema(SCHEMA.columns, Label("ill", ("0", "1"))).encode_label([1, 0]).tolist() == ["1", "0"]
@@ -264,12 +265,12 @@ def test_write_keeps_an_existing_file_unless_asked(tmp_path):
     [
         (
             {"colour": ["blue", "green"]},
-            "column 'colour': row 1 is something else (--show-values quotes it); one of ('red', 'blue'), or other",
+            "column 'colour': row 1 is something else; one of ('red', 'blue'), or other",
         ),
-        ({"age": [1, "old"]}, "column 'age': row 1 is no finite number (--show-values quotes it); a finite number"),
+        ({"age": [1, "old"]}, "column 'age': row 1 is no finite number; a finite number"),
         ({"age": [None, 1]}, "column 'age': row 0 is missing; a finite number"),
         ({"age": [1, float("nan")]}, "column 'age': row 1 is missing; a finite number"),
-        ({"age": [[1], [2]]}, "column 'age': row 0 is no finite number (--show-values quotes it) (so are 1 more)"),
+        ({"age": [[1], [2]]}, "column 'age': row 0 is no finite number (so are 1 more)"),
         ({"age": 3}, "column 'age': got int; a list"),
         ({"colour": "red"}, "column 'colour': got str; a list"),
         ({"shift": [1.0]}, "column 'shift': got 1 values but column 'age' has 2"),
@@ -280,13 +281,21 @@ def test_bad_tables_are_refused(change, sentence):
         SCHEMA.encode(TABLE | change)
 
 
+@pytest.mark.parametrize(
+    ("shown", "words"), [(True, "is something else ('maybe'); one"), (False, "is something else (--show-values quotes")]
+)
+def test_a_command_quotes_a_cell_or_says_by_which_option_it_would(shown, words):
+    with values_shown(shown), pytest.raises(InputError, match=re.escape(words)):
+        SCHEMA.encode_label(["no", "maybe"])
+
+
 def test_missing_column_and_unknown_label_are_refused():
     table = {"aeg": TABLE["age"], **{name: TABLE[name] for name in ("colour", "shift")}}
     with pytest.raises(InputError, match=re.escape("table: column 'age' is missing (did you mean 'aeg'?)")):
         SCHEMA.encode(table)
     with pytest.raises(
         InputError,
-        match=re.escape("column 'ill': row 1 is something else (--show-values quotes it); one of ('no', 'yes')"),
+        match=re.escape("column 'ill': row 1 is something else; one of ('no', 'yes')"),
     ):
         SCHEMA.encode_label(["no", "maybe"])
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -286,7 +286,7 @@ def test_parties_and_weights_are_routed_through_a_pipeline():
 def test_every_fit_of_a_grid_search_is_charged_and_the_total_certified():
     ledger = Spending()
     scorer = PrivateScorer(**{**BUDGET, "epsilon": 0.25}, ledger=ledger)
-    search = GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=3, scoring=scorer)
+    search = GridSearchCV(logistic(epsilon=0.5, ledger=ledger), {"l2": [1.0, 5.0]}, cv=KFold(3), scoring=scorer)
     search.fit(X, Y)
     assert len(ledger.charges) == 2 * 2 * 3 + 1
     certificate = search.best_estimator_.certificate_
@@ -397,7 +397,8 @@ def test_parameters_of_a_promise_can_be_set_and_searched():
     with pytest.raises(InputError, match="epsilon: got -1"):
         copy.set_params(privacy__epsilon=-1.0)
     scorer = PrivateScorer(**BUDGET, ledger=Spending())
-    search = GridSearchCV(logistic(trust="curator", rounds=2), {"privacy__epsilon": [1.0, 2.0]}, cv=2, scoring=scorer)
+    fit = logistic(trust="curator", rounds=2)
+    search = GridSearchCV(fit, {"privacy__epsilon": [1.0, 2.0]}, cv=KFold(2), scoring=scorer)
     assert search.fit(X, Y).best_params_["privacy__epsilon"] in (1.0, 2.0)
     assert "trust='curator'" in repr(model)
     assert "privacy" in model._repr_html_()

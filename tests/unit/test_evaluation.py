@@ -7,15 +7,17 @@ import pytest
 from sklearn import config_context
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, roc_auc_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.svm import LinearSVC
 
 from coterie import Privacy, PrivateLogisticRegression, PrivateScorer, Spending, evaluate
+from coterie.data import NumberColumn, NumberLabel, Schema
 from coterie.errors import InputError
-from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, records_moved, tables_moved
+from coterie.evaluation import TABLE_OF, calibrated, calibration_error, count, exact_result, records_moved, tables_moved
 from coterie.network.channels import sum_channel
 from coterie.privacy.mechanisms import ONE_NOISE
 from coterie.privacy.noise import Seeded
+from coterie.rundir import FittedModel
 from coterie.spending import BudgetError, Terms
 
 RNG = np.random.default_rng(5)
@@ -179,6 +181,45 @@ def test_a_model_without_probabilities_has_an_auc_but_no_calibration():
         evaluate(machine, X, Y, public=True)
 
 
+def test_a_class_without_records_has_no_error_and_does_not_lower_the_auc(model, many):
+    """As numbers they were 100 % and 0."""
+    of_one = np.flatnonzero(model.classes_[1] == Y)
+    alone = evaluate(model, X[of_one], Y[of_one], public=True)
+    assert math.isnan(alone["auc"].value)
+    assert np.isnan(alone["class-error"].value).tolist() == [True, False]
+    text = str(alone)
+    assert "all of one class" in text
+    assert f"error where {model.classes_[0]} no records" in " ".join(text.split())
+
+    two = MANY < 2
+    found = evaluate(many, X[two], MANY[two], public=True)
+    assert np.isnan(found["class-error"].value).tolist() == [False, False, True]
+    by_class = many.predict_proba(X[two])
+    of_those = [roc_auc_score(MANY[two] == k, by_class[:, k]) for k in range(2)]
+    assert found["auc"].value == pytest.approx(np.mean(of_those), abs=3e-3)
+
+
+def test_numbers_that_are_all_alike_have_no_r2():
+    """It was a number of three hundred digits."""
+    schema = Schema((NumberColumn("x", 0, 1),), NumberLabel("y", 0, 10))
+    flat = FittedModel(schema, None, 1.0, np.ones((1, 1)), np.zeros(1))
+    rows = np.linspace(0, 1, 5)[:, None]
+    assert exact_result(flat, rows, np.full(5, 0.1)).keys() == {"records", "rmse", "mean_rmse"}
+    assert exact_result(flat, rows, rows[:, 0])["r2"] == pytest.approx(1)
+
+
+def test_bins_without_records_are_not_drawn(model):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    found = evaluate(model, X[:3], Y[:3], public=True)
+    ax = found.plot()
+    try:
+        drawn = ax.get_lines()[0].get_xdata()
+        assert 1 <= len(drawn) <= 3
+        assert np.isfinite(ax.get_lines()[0].get_ydata()).all()
+    finally:
+        plt.close(ax.figure)
+
+
 def test_two_evaluations_differ_and_both_are_charged(model):
     ledger = Spending(limit=(2.0, 1e-3))
     first, second = (evaluate(model, X, Y, **BUDGET, ledger=ledger) for _ in range(2))
@@ -187,6 +228,25 @@ def test_two_evaluations_differ_and_both_are_charged(model):
     assert second.total_epsilon == pytest.approx(2.0, rel=1e-3)
     with pytest.raises(BudgetError, match="nothing was run"):
         evaluate(model, X, Y, **BUDGET, ledger=ledger)
+
+
+def test_what_a_ledger_held_before_stands_below_the_table(model):
+    ledger = Spending(limit=(2.5, 1e-3))
+    first, second = (str(evaluate(model, X, Y, **BUDGET, ledger=ledger)) for _ in range(2))
+    assert "ledger" not in first
+    assert second.splitlines()[-1].endswith("replace-one; ε = 2 at δ = 2e-06 with everything in the ledger")
+
+
+def test_a_number_that_drowned_in_noise_is_not_shown(model):
+    """Forty records at a small epsilon: an AUC of 0 or 1 would stand there, by chance."""
+    noised = evaluate(model, X[:40], Y[:40], epsilon=0.01, delta=1e-6, adjacency="replace-one", noise=Seeded(0))
+    rows = {line.split("  ")[0]: line for line in str(noised).splitlines()}
+    assert noised["auc"].standard_error > 0.5
+    assert "lost in noise  ± over 1.000" in rows["AUC"]
+    assert "0.000" not in rows["AUC"]
+    assert f"{noised['auc'].value:.3f}  ±" not in rows["AUC"]
+    exact = str(evaluate(model, X[:40], Y[:40], public=True))
+    assert "lost" not in exact
 
 
 def test_seeded_noise_spends_everything(model):
@@ -200,7 +260,7 @@ def test_a_search_pays_for_its_fits_and_its_scores():
     ledger = Spending()
     budget = {**BUDGET, "epsilon": 0.5}
     fit = PrivateLogisticRegression(privacy=Privacy(**budget, ledger=ledger), classes=["ill", "well"])
-    search = GridSearchCV(fit, {"l2": [1.0]}, cv=2, scoring=PrivateScorer(**budget, ledger=ledger))
+    search = GridSearchCV(fit, {"l2": [1.0]}, cv=KFold(2), scoring=PrivateScorer(**budget, ledger=ledger))
     search.fit(X[:400], Y[:400])
     assert [what.split(":")[0].split(" ")[0] for what, _, _ in ledger.charges].count("evaluation") == 2
     assert search.best_estimator_.certificate_.total_epsilon == pytest.approx(5 * 0.5, rel=1e-3)
@@ -255,7 +315,7 @@ def test_a_search_hands_parties_to_the_fit_and_to_the_score():
     scorer = PrivateScorer(**BUDGET, ledger=ledger, trust="curator")
     with config_context(enable_metadata_routing=True):
         fit.set_fit_request(parties=True, sample_weight=False)
-        GridSearchCV(fit, {"l2": [1.0]}, cv=2, scoring=scorer).fit(X[:400], Y[:400], parties=PARTIES[:400])
+        GridSearchCV(fit, {"l2": [1.0]}, cv=KFold(2), scoring=scorer).fit(X[:400], Y[:400], parties=PARTIES[:400])
     told = [what for what, _, _ in ledger.charges]
     assert sum(f"{len(set(PARTIES[:400]))} parties" in what for what in told) == 3
 

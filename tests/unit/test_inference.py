@@ -227,7 +227,7 @@ def test_summary_json_and_csv_tell_the_same(model):
     assert "NOT PRIVATE: the noise came from a seed" in text
     assert "odds ratio" in text
     assert "sampling" in text
-    assert "rows longer than 1.8" in text
+    assert "rows longer than 1.8" in " ".join(text.split())
     content = json.loads(found.to_json())
     assert [row["name"] for row in content["coefficients"]] == list(found.names)
     assert content["coefficients"][0]["estimate"] == pytest.approx(found.estimate[0])
@@ -244,6 +244,10 @@ def test_what_is_not_identified_has_no_numbers_and_says_what_it_would_take():
     assert np.isnan(found.p_values).all()
     assert "not identified at this epsilon: would need" in found.summary()
     assert math.isnan(found.joint_test("x0").p_value)
+    lines = found.summary().splitlines()
+    notes = lines[len(lines) - lines[::-1].index(lines[0]) :]
+    assert len(notes) > 2
+    assert max(map(len, notes)) <= len(lines[0])
     assert json.loads(found.to_json())["coefficients"][0]["estimate"] is None
 
 
@@ -268,6 +272,10 @@ def test_the_forest_plot_draws_what_the_table_says(model):
         assert ax.get_xscale() == "log"
         assert "odds ratio, 90% interval" in ax.get_xlabel()
         assert not ax.texts
+        figure.canvas.draw()
+        shown = [tick.label1.get_text() for tick in ax.xaxis.get_major_ticks()]
+        assert {"0.5", "1", "2"} <= set(shown)
+        assert not any("$" in text for text in shown)
     finally:
         plt.close(figure)
 
@@ -298,6 +306,8 @@ def test_nonsense_is_refused_in_a_sentence(model):
         model.inference_.intervals(95)
     with pytest.raises(InputError, match="columns: got 'age'"):
         model.inference_.joint_test("age")
+    with pytest.raises(InputError, match="columns: got none; at least one name"):
+        model.inference_.joint_test([])
     with pytest.raises(InputError, match="robust: got True without inference"):
         fitted(inference=False, robust=True)
     with pytest.raises(InputError, match="between 0 and 1"):

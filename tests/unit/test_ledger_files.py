@@ -166,7 +166,7 @@ def test_what_is_no_ledger_is_left_alone(tmp_path):
 def test_a_ledger_is_made_once_and_only_when_asked_to(plain, tmp_path):
     with pytest.raises(InputError, match="exists already"):
         Ledger.create(plain)
-    with pytest.raises(InputError, match="no ledger is at"):
+    with pytest.raises(InputError, match="ledger: none is at"):
         Ledger.open(tmp_path / "legder")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ledger", "ledger.head"]
     assert plain.stat().st_mode & 0o077 == 0
@@ -180,7 +180,7 @@ def test_a_file_that_is_gone_or_another_one_is_refused(plain, tmp_path):
             ledger.commit("run", 2, b"third", "request 2")
         plain.unlink()
         for use in (lambda: ledger.commit("run", 2, b"third", "request 2"), ledger.head, ledger.verify):
-            with pytest.raises(InputError, match="no ledger is at"):
+            with pytest.raises(InputError, match="ledger: none is at"):
                 use()
     # the head is still there
     for use in (Ledger.open, Ledger.create):
@@ -833,7 +833,7 @@ def test_entries_of_the_future_do_not_go_back(plain, monkeypatch):
 
 
 def test_terms_say_what_is_protected():
-    assert "2 record(s) per person" in str(dataclasses.replace(RECORD, records_per_person=2))
+    assert "2 records per person" in str(dataclasses.replace(RECORD, records_per_person=2))
 
 
 def test_terms_of_parties_add_up_where_their_sizes_agree_or_are_not_known():

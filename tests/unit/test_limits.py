@@ -87,7 +87,7 @@ def test_numbers_that_leave_floating_point_are_refused():
 
 def test_a_curve_beyond_floating_point_costs_everything_without_a_warning():
     """Warnings are errors here."""
-    event = GaussianObjective(ratio=1.0, jacobian=1e308, rank=1, adjacency="replace-one", margin=True)
+    event = GaussianObjective(ratio=1.0, jacobian=1e308, rank=1, effective_rank=1, adjacency="replace-one", margin=True)
     assert rdp_epsilon([(event, 1)], DELTA) == math.inf
 
 

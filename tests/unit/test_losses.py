@@ -144,6 +144,7 @@ def test_multinomial_derivatives_bounds_and_rank(loss):
         assert eigenvalues[-1] <= loss.smoothness * (1 + 1e-12)
         assert eigenvalues[0] >= -1e-15
         assert (eigenvalues > 1e-13).sum() <= loss.rank == k - 1
+        assert eigenvalues.sum() <= loss.effective_rank * loss.smoothness * (1 + 1e-12)
 
     check()
 

@@ -173,7 +173,8 @@ def test_too_few_partners_for_so_many_colluders():
 
 @pytest.mark.parametrize(("trust", "colluders"), [("pairs", None), ("none", 1), ("curator", 0), ("secure-sum", 2)])
 def test_colluders_are_said_with_pairs_and_only_with_them(trust, colluders):
-    with pytest.raises(InputError, match="colluders: got"):
+    given = "missing" if colluders is None else f"got {colluders}"
+    with pytest.raises(InputError, match=f"^colluders: {given} with trust '{trust}';"):
         coterie.Privacy(epsilon=1.0, delta=1e-6, adjacency="replace-one", trust=trust, colluders=colluders)
 
 

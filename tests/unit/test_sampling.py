@@ -6,6 +6,7 @@ A sampler is a function of a number U with unlimited bits. What U leads to which
 
 import hashlib
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -123,6 +124,24 @@ def test_doubtful_draws_are_noticed():
         assert both == [n, n + 1]
 
 
+def test_a_small_coordinate_of_a_long_gamma_vector_is_rounded_as_it_should_be():
+    """A coordinate of a direction near 0 is off by what its word leaves open, which a long vector stretches: words in
+    which an edge lies, and at both of their ends."""
+    rng, d = np.random.default_rng(1), 400
+    for trial in range(16):
+        many, more = words(rng, 1, 2 * d), [lambda *place: 0, lambda *place: 2**192 - 1][trial % 2]
+        numbers = [noise._Number(many, 0, column, more) for column in range(2 * d)]
+        others = [noise._normal(number, 256) for number in numbers[1:d]]
+        with mpmath.workprec(400):
+            norm = -mpmath.fsum(mpmath.log(number.uniform(256)) for number in numbers[d:])
+            length = mpmath.sqrt(mpmath.fsum(z * z for z in others))
+            # but for the coordinate's own share of the length, which is far less than a word
+            edge = (trial % 3 + 0.5) * length / (GAMMA_STEPS * norm)
+            many[0, 0] = int(mpmath.floor(mpmath.ldexp(mpmath.ncdf(edge), 64))) - 2**63
+        exact = noise._rounded_gamma_exactly(many, 0, more, GAMMA_STEPS)
+        np.testing.assert_array_equal(noise.rounded_gamma_sphere(many, more)[0], exact)
+
+
 def test_rounded_gaussians_follow_their_law():
     """400,000 seeded draws with 2 steps a deviation, cell by cell: chi-square at 1e-4; a deviation off by 1 % fails."""
     rng = np.random.default_rng(8)
@@ -204,6 +223,18 @@ def test_unrounded_draws_are_as_near_as_they_say():
         assert np.linalg.norm(gamma[row] - fine) <= allowed
     assert abs(normal[0, 0]) > 8.8
     assert abs(normal[0, 7]) > 8.8
+
+
+@pytest.mark.parametrize("largest", [2**48, 2**43, 2**39, 2**20, 4])
+def test_a_gamma_vector_with_a_short_direction_is_as_near_as_it_says(largest):
+    """Both normals near 0, where they are off by as much as farther out: once in 2^40 draws, not in 2^80."""
+    rng = np.random.default_rng(6)
+    many, more = words(rng, 20, 4), hashed_more(rng)
+    many[:, :2] = rng.integers(-largest, largest, size=(20, 2))
+    gamma = noise.gamma_sphere(many, more)
+    for row in range(20):
+        fine = noise._rounded_gamma_exactly(many, row, more, 2.0**60) / 2.0**60
+        assert np.linalg.norm(gamma[row] - fine) <= noise.GAMMA_ERROR * (np.linalg.norm(fine) + 2)
 
 
 @pytest.mark.parametrize("parties", [(0, 2), (0, 1, 5), tuple(range(20)), (3, 3, 4, 9, 10, 11)])
@@ -314,3 +345,19 @@ def test_coins_show_heads_alike_in_numpy_and_in_machine_code(rate, monkeypatch):
     number[coins == whole] += later
     assert found[True] == np.flatnonzero(number < rate * 256).tolist()
     assert len(later) > 10 or not rest
+
+
+@pytest.mark.parametrize("rate", [0.3, 1 / 256, 0.999, 1e-3, 3e-15, 2.0**-60, 2.0**-61, 1e-18, 1e-25])
+def test_coins_show_heads_no_more_often_than_their_rate_and_hardly_less(rate, arithmetic):
+    """Exactly: how many bytes show heads at once, and how many of the 2^53 numbers of a byte that ties."""
+    coins = np.arange(256, dtype=np.uint8)
+
+    def shown(number):
+        return len(noise.heads(coins, rate, lambda size: np.full(size, number * 2.0**-53)))
+
+    whole, rest = divmod(Fraction(rate) * 256, 1)
+    tied = math.floor(rest * 2**53)
+    assert shown(2**53 - 1) == whole
+    assert tied == 0 or shown(tied - 1) == whole + 1
+    assert shown(tied) == whole
+    assert 0 <= Fraction(rate) - (whole * 2**53 + tied) / Fraction(2**61) < Fraction(1, 2**61)

@@ -14,7 +14,7 @@ import pytest
 
 from coterie.errors import InputError, PrivacyPreconditionError
 from coterie.network.topology import make_topology
-from coterie.privacy.events import EVERYBODY, PEER, Both, Pure, coalition
+from coterie.privacy.events import EVERYBODY, PEER, Both, Pure, TokenWalk, coalition
 from coterie.privacy.mechanisms import GaussianGradient, PartyFacts
 from coterie.privacy.noise import GAMMA_ERROR, NORMAL_ERROR, largest_gamma
 from coterie.privacy.objective import (
@@ -222,11 +222,12 @@ def test_a_peer_pays_for_the_solvers_of_all_steps_that_hide_a_visit():
     seen = mechanism.seen_by(PEER, grant.event, PROBLEM, facts("record"))
     off = (grant.scales.tolerance + rounded(1 / PROX_STEP)) * PROX_STEP
     slack = (2 * off + grant.grid) / grant.scales.noise_std
-    m = np.arange(1, 400)
-    chance = 2 / n * (1 - 2 / n) ** (m - 1)
-    hidden = np.sum(chance * (grant.event.ratio + m * slack) ** 2 / m)
     assert slack > 1e-5 * grant.event.ratio
-    assert hidden <= seen.ratio**2 * np.sum(chance / m) <= hidden * (1 + 1e-6)
+    assert slack <= seen.slack <= slack * (1 + 1e-6)
+    assert (seen.ratio, seen.n_parties) == (grant.event.ratio, n)
+    # and it counts in the price (`test_prices` has the formula)
+    cheaper = TokenWalk(seen.ratio, n).rdp(np.array([1.1]))
+    assert (seen.rdp(np.array([1.1])) > cheaper).all()
 
 
 def test_nobody_but_a_peer_among_more_than_two_pays_less_for_a_walk():

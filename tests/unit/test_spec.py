@@ -126,7 +126,9 @@ def test_what_does_not_go_with_a_data_set_of_the_package_is_refused(prepared, mo
 def test_without_noise_nothing_is_promised(prepared):
     exact = prepared('file = "all.csv"', '[algorithm]\nname = "admm"', PRIVACY.replace("epsilon = 2.0\n", ""))
     assert "NOT PRIVATE" in exact.certificate().verdict[0]
-    with pytest.raises(InputError, match="no noise that could be calibrated"):
+    with pytest.raises(
+        InputError, match="no noise that could be calibrated to epsilon; an algorithm with noise is needed"
+    ):
         prepared('file = "all.csv"', '[algorithm]\nname = "admm"')
 
 

@@ -2,14 +2,27 @@
 
 import warnings
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, clone
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.feature_selection import RFECV
 from sklearn.impute import SimpleImputer
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    RepeatedStratifiedKFold,
+    StratifiedKFold,
+    StratifiedShuffleSplit,
+    TunedThresholdClassifierCV,
+    cross_val_score,
+    permutation_test_score,
+)
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
 
 import coterie
 from coterie import Privacy, PrivateLogisticRegression, PrivateRidge, PrivateScorer, Schema, SchemaEncoder, Spending
@@ -185,9 +198,107 @@ def test_exact_scores_beside_a_ledger_are_refused_before_the_first_charge(scorin
 def test_noised_scores_beside_a_ledger_and_exact_ones_without_are_not():
     ledger = Spending()
     estimator = model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger))
-    cross_val_score(estimator, X, Y, scoring=PrivateScorer(**WORDS, ledger=ledger), cv=2, error_score="raise")
+    scorer = PrivateScorer(**WORDS, ledger=ledger)
+    cross_val_score(estimator, X, Y, scoring=scorer, cv=KFold(2), error_score="raise")
     assert len(ledger.charges) == 4
     assert len(cross_val_score(model(), X, Y, cv=2, error_score="raise")) == 2
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda fit: permutation_test_score(fit, X, Y, scoring="accuracy", cv=KFold(2), n_permutations=1),
+        lambda fit: RFECV(fit, cv=KFold(2), scoring="accuracy").fit(X, Y),
+        lambda fit: TunedThresholdClassifierCV(fit, cv=KFold(2)).fit(X, Y),
+    ],
+    ids=["permutations", "features", "thresholds"],
+)
+def test_so_are_those_of_whatever_else_scores_models(look):
+    ledger = Spending()
+    with pytest.raises(InputError, match="scoring: an exact score of private records"):
+        look(model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger)))
+    assert not ledger.charges
+
+
+def test_one_label_decides_where_others_go_when_folds_are_stratified():
+    """Why they are refused: a fit to such a fold loses more of a record than it is charged for, one to another not."""
+
+    def most_changed(splitter):
+        found = 0
+        for row in range(len(Y)):
+            other = Y.copy()
+            other[row] = "no" if Y[row] == "yes" else "yes"
+            for (before, _), (after, _) in zip(splitter.split(X, Y), splitter.split(X, other), strict=True):
+                found = max(
+                    found, len({*zip(before, Y[before], strict=True)} - {*zip(after, other[after], strict=True)})
+                )
+        return found
+
+    assert most_changed(StratifiedKFold(5)) > 1
+    assert most_changed(StratifiedKFold(5, shuffle=True, random_state=0)) > 10
+    assert most_changed(KFold(5)) == most_changed(KFold(5, shuffle=True, random_state=0)) == 1
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [
+        None,
+        2,
+        StratifiedKFold(2, shuffle=True),
+        RepeatedStratifiedKFold(n_splits=2),
+        StratifiedShuffleSplit(n_splits=2),
+    ],
+    ids=str,
+)
+def test_stratified_folds_beside_a_ledger_are_refused_before_the_first_charge(cv):
+    ledger = Spending()
+    estimator = model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger))
+    scorer = PrivateScorer(**WORDS, ledger=ledger)
+    search = GridSearchCV(estimator, {"l2": [1.0]}, scoring=scorer, cv=cv, error_score="raise")
+    with pytest.raises(InputError, match=r"cv: stratified folds are made by looking at labels.*use cv=KFold"):
+        search.fit(X, Y)
+    with pytest.raises(InputError, match="cv: stratified folds"):
+        cross_val_score(make_pipeline("passthrough", estimator), X, Y, scoring=scorer, cv=cv, error_score="raise")
+    assert not ledger.charges
+
+
+def test_stratified_folds_are_known_where_nobody_sees_how_they_were_made():
+    """In another thread, as in another process, a fit sees its fold alone."""
+    ledger = Spending()
+    estimator = model(**dict.fromkeys(BUDGET), privacy=Privacy(**BUDGET, ledger=ledger))
+
+    def fitted(cv):
+        scorer = PrivateScorer(**WORDS, ledger=ledger)
+        with joblib.parallel_backend("threading"):
+            return cross_val_score(estimator, X, Y, scoring=scorer, cv=cv, n_jobs=2, error_score="raise")
+
+    for folds in (2, 7):
+        with pytest.raises(InputError, match="cv: stratified folds"):
+            fitted(folds)
+    assert not ledger.charges
+    assert len(fitted(KFold(2))) == 2
+
+
+def test_records_that_were_chosen_by_their_labels_void_the_certificate():
+    """A certificate that calls their number public would tell how frequent every class is."""
+    three = np.array(["a", "b", "c"])[np.arange(len(X)) % 3]
+    pairs = OneVsOneClassifier(model(classes=None)).fit(X, three)
+    assert all("OneVsOneClassifier read off the data" in fitted.certificate_.void for fitted in pairs.estimators_)
+    some = np.where(np.arange(len(X)) % 4 > 0, np.arange(len(X)) % 2, -1)
+    with pytest.warns(PrivacyWarning, match="VOID as a guarantee: SelfTrainingClassifier read off the data"):
+        SelfTrainingClassifier(model(classes=(0, 1)), max_iter=1).fit(X, some)
+    whole = OneVsRestClassifier(model(classes=(0, 1))).fit(X, three)
+    assert not any(fitted.certificate_.void for fitted in whole.estimators_)
+
+
+def test_labels_that_were_scaled_by_themselves_void_the_certificate():
+    ridge = PrivateRidge(**BUDGET, label_bound=3.0, rounds=2)
+    scaled = TransformedTargetRegressor(ridge, transformer=StandardScaler())
+    with pytest.warns(PrivacyWarning, match="VOID as a guarantee: StandardScaler read off the data"):
+        scaled.fit(X, 50 + X[:, 0])
+    assert scaled.regressor_.certificate_.void == ("StandardScaler read off the data",)
+    plain = TransformedTargetRegressor(ridge, func=np.log, inverse_func=np.exp).fit(X, 50 + X[:, 0])
+    assert plain.regressor_.certificate_.void == ()
 
 
 def test_an_evaluation_prints_as_a_table():

@@ -124,21 +124,21 @@ class Algorithm(Generic[GrantT]):
         return self
 
     def init(self, topology: Topology, d: int) -> tuple[Any, Any]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method 'init'")
 
     def inbox(self, t: Any, public: Any, topology: Topology) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method 'inbox'")
 
     def local(
         self, grant: GrantT, problem: Problem, records: Records, private: Any, inbox: Any, noise: Any
     ) -> tuple[Any, Release | Contribution]:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method 'local'")
 
     def combine(self, t: Any, public: Any, received: Any, topology: Topology) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method 'combine'")
 
     def models(self, public: Any) -> jax.Array:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method 'models'")
 
     def clipping(self, public: Any) -> tuple[jax.Array, jax.Array] | None:
         """Centre and scale by which rows were clipped before the model met them, by column, where they were."""

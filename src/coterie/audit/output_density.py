@@ -51,7 +51,7 @@ def check(bench: Workbench) -> Measured:
             # noise on a value does not know how many coefficients it has
             continue
         losses, hold = zip(*_steps(bench, plan, setting), strict=True)
-        detail = "" if all(hold) else f"the stated curve is exceeded in {n_features} dimension(s)"
+        detail = "" if all(hold) else f"the stated curve is exceeded (features: {n_features})"
         found.append(Measured(stated=stated, lower=max(losses), sound=all(hold), detail=detail))
     if not found:
         return bench.not_applicable("no step with so few features can be planned")

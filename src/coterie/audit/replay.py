@@ -30,7 +30,7 @@ from coterie.audit.finding import Measured
 from coterie.audit.recording import Workbench
 from coterie.errors import InputError, LocalSolveError
 from coterie.plan import Plan
-from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGaussian, Pure
+from coterie.privacy.events import Both, Gaussian, GaussianObjective, PoissonGaussian, Pure, determinant_loss
 from coterie.privacy.mechanisms import ArgminGrant, Grant
 from coterie.privacy.noise import Seeded
 from coterie.privacy.release import unit_noise
@@ -292,7 +292,8 @@ class Replay:
         if isinstance(objective, Pure):
             return finite, change + scales.noise_scale * bends, error, zeros
         assert isinstance(objective, GaussianObjective)
-        return finite, change, error, bends / (objective.rank * math.log1p(objective.jacobian))
+        allowed = determinant_loss(objective.jacobian, objective.rank, objective.effective_rank)
+        return finite, change, error, bends / allowed
 
     def _weighted(self, cases: Neighbours, side: int) -> Records:
         """Records as the engines hand them to the step; the problem takes the record axis first."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,8 @@ EXAMPLES = (
 )
 # where the coordinator keeps what was released, beside the proposal
 ROUNDS = "rounds"
+# of a log, in which a line for each round would bury the rest
+_BETWEEN_LINES_S = 10.0
 
 
 def coordinate(
@@ -177,7 +180,8 @@ def _fill(
 
 @contextlib.contextmanager
 def _watched(*, quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
-    """A line that shows where the run is, on standard error; on what is no terminal, a line for each round."""
+    """A line that shows where the run is, on standard error; on what is no terminal, a line for each phase, and one
+    every few seconds."""
     if quiet:
         yield None
         return
@@ -185,11 +189,11 @@ def _watched(*, quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
 
     console = Console(stderr=True, markup=False, highlight=False)
     if not console.is_terminal:
-        last: list[Any] = [None]
+        last: list[Any] = [None, 0.0]
 
         def tell(now: "Progress") -> None:
-            if (now.phase, now.round) != last[0]:
-                last[0] = (now.phase, now.round)
+            if now.phase != last[0] or time.monotonic() - last[1] > _BETWEEN_LINES_S:
+                last[:] = now.phase, time.monotonic()
                 console.print(_line(now))
 
         yield tell

@@ -7,6 +7,8 @@ import typer
 
 from coterie.cli.options import JSON_LIST
 
+_ROW = "{:4} {:21} {:>10} {:>10} {:>10}  {}"
+_INDENT = " " * 5
 EXAMPLES = "Examples: coterie errata; coterie errata A1 B5; coterie errata --all --json"
 
 
@@ -21,8 +23,8 @@ def errata(
 
     Verdicts: false (more than the claim is reached), loose (true, and less is certified), true, unproved.
     """
-    from rich.console import Console
-    from rich.table import Table
+    import shutil
+    import textwrap
 
     from coterie.papers.errata import compute
 
@@ -30,10 +32,10 @@ def errata(
     if json_line:
         typer.echo(json.dumps([erratum.as_dict() for erratum in found]))
         return
-    table = Table(box=None, padding=(0, 1, 1, 0))
-    for heading in ("id", "paper", "claimed", "exact", "certified", "verdict", "statement"):
-        table.add_column(heading, no_wrap=heading != "statement")
+    width = min(shutil.get_terminal_size().columns, 120)
+    typer.echo(_ROW.format("id", "paper", "claimed", "exact", "certified", "verdict"))
     for e in found:
         numbers = ("none" if value is None else f"{value:.5g}" for value in (e.claimed, e.exact, e.certified))
-        table.add_row(e.id, e.paper, *numbers, e.verdict, e.statement)
-    Console(markup=False, highlight=False).print(table)
+        typer.echo(_ROW.format(e.id, e.paper, *numbers, e.verdict))
+        # below, because a column of its own would leave it a few words a line
+        typer.echo(textwrap.fill(e.statement, width, initial_indent=_INDENT, subsequent_indent=_INDENT))

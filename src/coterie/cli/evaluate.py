@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "Examples: coterie evaluate spec-run test.csv --public; coterie evaluate spec-run held-out.csv --epsilon 0.5 "
-    "--delta 1e-6 --adjacency replace-one --ledger ledger.json"
+    "--delta 1e-6 --adjacency replace-one --ledger patients.ledger"
 )
 
 
@@ -144,8 +144,12 @@ def _tell_numbers(result: dict[str, Any], json_line: bool) -> None:
         return
     typer.echo("NOT PRIVATE: exact metrics of records that were declared public")
     typer.echo(f"root mean square error  {result['rmse']:.4g}  (always the mean: {result['mean_rmse']:.4g})")
-    typer.echo(f"R²                      {result['r2']:.3f}")
+    if "r2" in result:
+        typer.echo(f"R²                      {result['r2']:.3f}")
 
 
 def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
+    """Numbers that there are none of are null."""
+    if hasattr(value, "tolist"):
+        return [_plain(one) for one in value.tolist()]
+    return None if isinstance(value, float) and math.isnan(value) else value

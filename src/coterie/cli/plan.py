@@ -79,6 +79,13 @@ def _show(outline: "Outline") -> None:
         table.add_row(*cells, "" if row.kept is None else f"{row.kept:.0%}")
     console.print(table)
     console.print("kept: the share of what the best fit to all records gains over the trivial model")
+    if outline.rarer is not None:
+        shares = [f"{share:.0%}" for share in outline.rarer]
+        share = " to ".join(dict.fromkeys(shares))
+        console.print(
+            f"error: where the rarer class has {share} of the records; where it has fewer, errors are smaller, and so "
+            "is that of the majority class"
+        )
     for sentence in outline.advice:
         console.print(f"NOTE: {sentence}")
 

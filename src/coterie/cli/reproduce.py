@@ -1,7 +1,9 @@
 """`coterie reproduce`: the papers' figures, and whether what they say about them holds."""
 
+import itertools
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +57,11 @@ def reproduce(
                 "quick: few runs and iterations, so that claims may hold or fail by chance; to look, not to conclude"
             )
     figures = find(MODULES if everything else names or ())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=out).cleanup()
+    except OSError as error:
+        raise InputError(f"--out: {str(out)!r} cannot be written to ({error.strerror})") from None
 
     from coterie.papers.runner import reproduce as run_figures
     from coterie.terminal import shown_progress
@@ -82,7 +89,8 @@ def _tell(result: "Reproduced") -> None:
     held = len(result.claims) - len(failing)
     typer.echo(f"{result.figure.name}: {held} of {len(result.claims)} claims hold{there} ({result.directory})")
     for claim in failing:
-        typer.echo(f"  does not hold ({claim['accounting']}): {claim['text']}")
+        accounting = "" if claim["accounting"] == "none" else f", {claim['accounting']}"
+        typer.echo(f"  does not hold{accounting}: {claim['text']}")
 
 
 def _list(json_list: bool) -> None:
@@ -94,12 +102,7 @@ def _list(json_list: bool) -> None:
         told = [{"name": f.name, "title": f.title, "citation": f.citation} for f in figures]
         typer.echo(json.dumps(told, ensure_ascii=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "figure", "paper"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for figure in figures:
-        table.add_row(figure.name, figure.title, CITATIONS[figure.citation].text)
-    Console(markup=False, highlight=False).print(table)
+    for citation, of_paper in itertools.groupby(figures, key=lambda figure: figure.citation):
+        typer.echo(CITATIONS[citation].text)
+        for figure in of_paper:
+            typer.echo(f"  {figure.name:9} {figure.title}")

@@ -177,7 +177,7 @@ def _run(
                         checkpoint.remove()
                     add_report(directory)
                     try:
-                        _tell(outcome, directory, json_line)
+                        _tell(outcome, directory, None if ledger is None else ledger.limit, json_line)
                     except OSError as error:
                         # of a terminal that is gone, say
                         if not stop.asked:
@@ -272,7 +272,7 @@ def _write(outcome: "Outcome", place: "Reserved", prepared: "Prepared") -> Path:
         raise AssertionError("unreachable") from None
 
 
-def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
+def _tell(outcome: "Outcome", directory: Path, limit: tuple[float, float] | None, json_line: bool) -> None:
     from coterie.cli.spec.execution import cautions_of
     from coterie.rundir import REPORT
 
@@ -283,7 +283,7 @@ def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
         return
     more = {"rounds": str(outcome.transcript.n_rounds), "seconds": f"{outcome.seconds:.1f}"}
     if outcome.spec.ledger is not None:
-        more = {"ledger": f"{_spent_in_all(outcome)} ({outcome.spec.ledger.name})", **more}
+        more = {"ledger": f"{_spent_in_all(outcome, limit)} ({outcome.spec.ledger.name})", **more}
     _show(
         _loss_table(
             outcome.certificate,
@@ -298,10 +298,11 @@ def _tell(outcome: "Outcome", directory: Path, json_line: bool) -> None:
         typer.echo(f"how good it is: coterie evaluate {directory} FILE")
 
 
-def _spent_in_all(outcome: "Outcome") -> str:
+def _spent_in_all(outcome: "Outcome", limit: tuple[float, float] | None) -> str:
+    """`limit` is the ledger's, which a spec need not repeat."""
     from coterie.certificate import shown_loss
 
-    certificate, limit = outcome.certificate, outcome.spec.ledger_limit
+    certificate = outcome.certificate
     total = f"ε = {shown_loss(certificate.total_epsilon)} at δ = {certificate.total_delta:g} in all"
     return total if limit is None else f"{total}, of at most ε = {limit[0]:g} at δ = {limit[1]:g}"
 

@@ -40,11 +40,16 @@ def init(
     """
     from coterie.cli.spec.reading import read_schema
     from coterie.errors import InputError
+    from coterie.privacy.accountants import check_delta
     from coterie.site.records import check_readable
     from coterie.site.site import Site
 
     if (epsilon is None) != (delta is None):
         raise InputError(f"--epsilon, --delta: got {epsilon}, {delta}; both or neither are needed")
+    if epsilon is not None and delta is not None:
+        if not epsilon > 0:
+            raise InputError(f"--epsilon: got {epsilon}; a positive number is needed")
+        check_delta(delta)
     content, derived = read_schema(schema)
     if derived:
         raise InputError(f"--schema: {', '.join(derived)} in it were read off data; a site takes public schemas only")
@@ -387,5 +392,8 @@ def _tell_review(site: "Site", review: "Review", json_line: bool) -> None:
         console.print(found)
     for sentence in review.refusals:
         typer.echo(f"refused: {sentence}")
+    unusable = list(dict.fromkeys(row.column for row in review.misfits if row.refused))
+    if unusable:
+        typer.echo(f"refused: records: what is listed for {', '.join(unusable)} does not fit the proposal")
     if review.fits:
         typer.echo("records, policy and budget allow it")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.errors import InputError
-from coterie.values import check_plain, file_text, is_missing, nearest, quoted, read_toml
+from coterie.values import check_plain, file_text, is_missing, nearest, quoted, read_toml, spelt_out
 
 NUMBER = "no finite number"
 MISSING = "missing"
@@ -52,6 +52,11 @@ class Misfit(NamedTuple):
     values: tuple[Any, ...]
     needed: str
     refused: bool = True
+
+    @property
+    def example(self) -> str:
+        """The first of the values, as a CSV file would have it."""
+        return _text(self.values[0])
 
     def sentence(self, place: Callable[[int], str]) -> str:
         more = "" if len(self.rows) == 1 else f" (so are {len(self.rows) - 1:,} more)"
@@ -370,7 +375,7 @@ class NumberColumn:
         if self.missing is False:
             found += _found(self.name, f"a finite number{_OR_MISSING}", {MISSING: missing}, cells)
         outside = finite & ((numbers < self.minimum) | (numbers > self.maximum))
-        found += _found(self.name, f"{self.minimum:g} to {self.maximum:g}", {OUTSIDE: outside}, cells)
+        found += _found(self.name, f"{spelt_out(self.minimum)} to {spelt_out(self.maximum)}", {OUTSIDE: outside}, cells)
         return sorted(found, key=lambda misfit: (not misfit.refused, misfit.rows[0]))
 
     def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
@@ -513,7 +518,9 @@ class NumberLabel:
         return max(abs(self.minimum), abs(self.maximum))
 
     def misfits(self, values: Any) -> list[Misfit]:
-        return NumberColumn(self.name, self.minimum, self.maximum).misfits(values)
+        found = NumberColumn(self.name, self.minimum, self.maximum).misfits(values)
+        # what a feature can be encoded as, a label cannot
+        return [misfit._replace(needed=misfit.needed.removesuffix(_OR_MISSING)) for misfit in found]
 
     def encode(self, values: Any, *, place: Callable[[int], str] = at_row) -> np.ndarray:
         numbers, _, _ = _numbers(self.name, values)
@@ -707,8 +714,9 @@ def _check_keys(where: str, content: Any, *, needed: tuple[str, ...], optional: 
     if not isinstance(content, Mapping):
         raise InputError(f"{where}: got {content!r}; a table is needed")
     for key in content:
-        if key not in needed + optional:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, needed + optional)}")
+        if key not in (known := needed + optional):
+            hint = nearest(key, known)
+            raise InputError(f"{where}: unknown key {key!r}{hint}; keys are {', '.join(known)}")
     for key in needed:
         if key not in content:
             raise InputError(f"{where}: key {key!r} is missing")

@@ -132,6 +132,12 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def _check_names(path: Path, present: list[str], wanted: tuple[str, ...]) -> None:
+    # of a file that has none of them the first line may be somebody's record, which no message must quote
+    if not set(wanted) & set(present):
+        raise InputError(
+            f"file: {str(path)!r} has no column {wanted[0]!r}, nor any other that is needed; its first line must be "
+            "names of columns"
+        )
     repeated = sorted({name for name in present if present.count(name) > 1})
     if repeated:
         raise InputError(f"file: {str(path)!r} has two columns named {repeated[0]!r}; every column needs its own name")

@@ -21,7 +21,13 @@ from coterie.data.federation import Clipping, Federation, make_design, project_r
 from coterie.engines.in_process import run
 from coterie.errors import InputError, PrivacyWarning
 from coterie.estimators import exact
-from coterie.estimators.surroundings import encoded_by_schema, fitted_preprocessing, refuse_exact_scores, standardised
+from coterie.estimators.surroundings import (
+    encoded_by_schema,
+    fitted_preprocessing,
+    refuse_exact_scores,
+    refuse_stratified_folds,
+    standardised,
+)
 from coterie.inference import Columns, Inference, infer
 from coterie.plan import Plan
 from coterie.privacy.noise import NoiseSource, Seeded, SystemEntropy
@@ -253,6 +259,7 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         about_labels["data_derived"] = (*about_labels.get("data_derived", ()), *self._looked_before(X))
         if privacy.ledger is not None and not privacy.exact:
             refuse_exact_scores()
+            refuse_stratified_folds()
         federation = Federation.from_arrays(
             self._design(X),
             y,
@@ -411,7 +418,9 @@ class PrivateLinearModel(BaseEstimator, Fitted):
         """What the ledger knew of these data before; charged first, so that no failure can hide a spend."""
         if privacy.ledger is None:
             return ()
-        what = f"{type(self).__name__} at {federation.n_parties} parties" + (f" ({reason})" if reason else "")
+        n_parties = federation.n_parties
+        where = "1 party" if n_parties == 1 else f"{n_parties} parties"
+        what = f"{type(self).__name__} at {where}" + (f" ({reason})" if reason else "")
         terms = privacy.terms(federation.facts.parties, federation.facts.sizes)
         return privacy.ledger.charge(what, epsilon, privacy.delta, terms=terms)
 

@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from coterie.privacy.accountants import gaussian_epsilon, gaussian_multiplier
 from coterie.privacy.events import Gaussian
 
 LEVEL = 0.95
+# on the scale of logarithms, from which on an axis of odds has room for powers of ten alone
+_MANY_ODDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,6 +141,8 @@ class Inference:
             else:
                 raise InputError(f"columns: got {name!r}; some of {', '.join((*self.groups, *self.names))} are needed")
         places = list(dict.fromkeys(places))
+        if not places:
+            raise InputError("columns: got none; at least one name of a column or a coefficient is needed")
         if not self.identified[places].all():
             return JointTest(math.nan, len(places), math.nan)
         misfit, spread = self.equations.misfits(self._theta, self.contrasts[None, places], np.zeros((1, len(places))))
@@ -239,7 +244,7 @@ class Inference:
         tests = [f"{name}: all 0?  {_shown_test(self.joint_test(name))}" for name in self.groups]
         said = [bar, title, bar, shown(heading), "-" * len(bar), *map(shown, lines), bar]
         said += [*tests, bar] if tests else []
-        return "\n".join([*said, *setting.notes])
+        return "\n".join([*said, *(textwrap.fill(note, len(bar)) for note in setting.notes)])
 
     def __repr__(self) -> str:
         return f"<Inference of {len(self.names)} coefficients, {int(self.identified.sum())} identified>"
@@ -261,6 +266,7 @@ class Inference:
         """A forest plot: estimates with intervals, and within them what sampling alone would leave."""
         try:
             import matplotlib.pyplot as plt
+            from matplotlib.ticker import LogLocator, NullFormatter
         except ImportError:
             raise MissingExtraError("plot needs matplotlib: pip install 'coterie[report]'") from None
         if ax is None:
@@ -272,7 +278,12 @@ class Inference:
         left, right = (finite.min(), finite.max()) if finite.size else (-1.0, 1.0)
         for i, y in enumerate(places):
             if not self.identified[i]:
-                ax.text(transform(0.0), y, "not identified", va="center", ha="center", color="0.5", fontsize="small")
+                # on a ground of its own: the line at no effect runs through it
+                ground = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1.5}
+                ax.text(
+                    *(transform(0.0), y, "not identified"),
+                    **{"va": "center", "ha": "center", "color": "0.5", "fontsize": "small", "bbox": ground},
+                )
                 continue
             ends = transform(np.clip([low[i], high[i]], left, right))
             ax.plot(ends, [y, y], color="C0", lw=1.5, solid_capstyle="butt")
@@ -282,6 +293,11 @@ class Inference:
         ax.axvline(transform(0.0), color="0.6", lw=1, ls="--")
         if self.setting.odds:
             ax.set_xscale("log")
+            # 0.5, 1, 2: powers of ten alone would leave most axes with one number
+            between = (1.0, 2.0, 5.0) if right - left < _MANY_ODDS else (1.0,)
+            ax.xaxis.set_major_locator(LogLocator(subs=between))
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_yticks(places, self.names)
         ax.set_ylim(-0.7, len(self.names) - 0.3)
         what = "odds ratio" if self.setting.odds else "coefficient"

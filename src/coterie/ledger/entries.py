@@ -87,7 +87,8 @@ class Terms:
         span = ", people at several parties" if self.people_span_parties else ""
         who = "" if self.parties is None else f", parties {self.parties[:8]}"
         who += "" if self.sizes is None else f" of sizes {self.sizes[:8]}"
-        return f"{self.adjacency}, unit {self.unit}, {self.records_per_person} record(s) per person{span}{who}"
+        records = "1 record" if self.records_per_person == 1 else f"{self.records_per_person} records"
+        return f"{self.adjacency}, unit {self.unit}, {records} per person{span}{who}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -419,7 +419,7 @@ class Ledger:
         state = self._state
         if price.curve is not None and price.records != terms.records_per_person:
             raise InputError(
-                f"price: of people with {price.records} record(s), beside terms of {terms.records_per_person}"
+                f"price: of people with {price.records} records, beside terms of {terms.records_per_person}"
             )
         for other in state.terms(data):
             if not other.add_up_with(terms):
@@ -636,7 +636,9 @@ class _File:
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
-            raise InputError(f"path: {str(self.path)!r} exists already; a ledger is never begun anew") from None
+            raise InputError(
+                f"path: {str(self.path)!r} exists already; a ledger is never begun anew: choose another path"
+            ) from None
         except OSError as error:
             raise self._unusable(error) from None
 
@@ -720,8 +722,8 @@ class _File:
             return self.path.stat()
         except FileNotFoundError:
             raise InputError(
-                f"path: no ledger is at {str(self.path)!r}; Spending.create(path, limit=...), `coterie run "
-                "--new-ledger` or Ledger.create makes one"
+                f"ledger: none is at {str(self.path)!r}; `coterie run --new-ledger` makes one, and so does "
+                "Spending.create(path, limit=...) or Ledger.create in Python"
             ) from None
         except OSError as error:
             raise self._unusable(error) from None

@@ -5,13 +5,13 @@ A statement that is true is here where people would otherwise compare its number
 """
 
 import dataclasses
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from coterie.errors import CoterieError, InputError
+from coterie.values import nearest
 
 Verdict = Literal["false", "loose", "true", "unproved"]
 
@@ -99,6 +99,5 @@ def compute(ids: Iterable[str] = ()) -> list[Erratum]:
     wanted = list(dict.fromkeys(ids)) or list(errata)
     for name in wanted:
         if name not in errata:
-            nearest = difflib.get_close_matches(name.upper(), errata, n=1, cutoff=0.0)[0]
-            raise InputError(f"ids: unknown {name!r}; did you mean {nearest!r}? (known: {', '.join(errata)})")
+            raise InputError(f"ids: unknown {name!r}{nearest(name.upper(), errata)}; known are {', '.join(errata)}")
     return [errata[name]() for name in wanted]

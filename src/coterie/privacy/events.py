@@ -7,7 +7,9 @@ A loss is always a loss against somebody who sees certain things: the observer.
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -116,26 +118,59 @@ class PoissonGaussian(Event):
         return 0.0 if self.ratio == 0 else math.inf
 
 
+# relative: rounding of a sum of some hundred terms
+_SUMMED = 1e-12
+
+
+@functools.lru_cache(maxsize=64)
+def _steps_until(n_parties: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Runs of numbers of steps until a walk is at one of two of the parties: first, last, and logarithm of the chance.
+    Each of the first 64 is a run of its own, later ones are 2 % long; the last run has no end."""
+    chance = 2 / n_parties
+    longest = 64 + math.ceil(20 * n_parties)
+    later = np.geomspace(65, longest, 2 + math.ceil(math.log(longest / 65) / 0.02))
+    first = np.unique(np.concatenate([np.arange(1.0, 65.0), np.floor(later)]))
+    last = np.append(first[1:] - 1, first[-1])
+    log_stay = math.log1p(-chance)
+    within = -np.expm1((last - first + 1) * log_stay)
+    within[-1] = 1.0
+    return first, last, (first - 1) * log_stay + np.log(within)
+
+
 @serialisable
 @dataclasses.dataclass(frozen=True)
 class TokenWalk(Event):
     """One visit of a memoryless walk over `n_parties`, against another party that sees the token at its own visits.
 
-    `ratio` = sensitivity / noise_std of the visit. Amplification by iteration over the steps until the walk is next at
-    the observer or back at the protected party gives 2 a ratio^2 ln(n/2) / (n - 2) while ratio sqrt(a (a - 1)) is at
-    most sqrt(2) (docs/guarantees.md); beyond that, and where it is smaller, the loss against everybody.
+    `ratio` = sensitivity / noise_std of the visit; `slack` the same of what rounding lets two tokens drift apart in a
+    step. Given the walk, the m steps until it is next at the observer or back at the protected party hide the visit
+    (amplification by iteration): (ratio + m slack)^2 a / (2m) is lost. m is geometric with a chance of 2/n whatever
+    happened before, so over all walks, by joint convexity of exp((a - 1) D), a visit costs
+
+        log( E exp(a (a - 1) (ratio + m slack)^2 / (2m)) ) / (a - 1),
+
+    never more than the loss against everybody (docs/guarantees.md).
     """
 
     ratio: float
     n_parties: int
+    slack: float = 0.0
 
     def rdp(self, orders: np.ndarray) -> np.ndarray:
         n, everybody = self.n_parties, orders * self.ratio**2 / 2
         if n <= 2:
             return np.tile(everybody, (2, 1))
-        amplified = 2 * orders * self.ratio**2 * math.log(n / 2) / (n - 2)
-        proved = self.ratio * np.sqrt(orders * (orders - 1)) <= math.sqrt(2)
-        return np.tile(np.where(proved, np.minimum(amplified, everybody), everybody), (2, 1))
+        first, last, log_chance = _steps_until(n)
+        c = (orders * (orders - 1) / 2)[:, None]
+        # the largest of the steps in a run of them; after the last run a geometric series is left
+        lost = c * (self.ratio**2 / first + 2 * self.ratio * self.slack + last * self.slack**2)
+        drift = np.exp(np.minimum(c[:, 0] * self.slack**2, 1.0)) * (1 - 2 / n)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lost[:, -1] += np.where(drift < 1, np.log(2 / n / (1 - drift)), np.inf)
+            small = np.log1p((np.exp(log_chance) * np.expm1(np.minimum(lost, 1.0))).sum(axis=1))
+            large = cast(np.ndarray, np.logaddexp.reduce(log_chance + lost, axis=1))
+        hidden = np.where(lost.max(axis=1) <= 1, small, large) / (orders - 1) * (1 + _SUMMED)
+        return np.tile(np.minimum(hidden, everybody), (2, 1))
 
     @property
     def pure(self) -> float:
@@ -167,31 +202,60 @@ class GaussianObjective(Event):
     """Exact minimiser of an objective with a linear Gaussian term b . f, b ~ N(0, std^2 I).
 
     `ratio` = gradient sensitivity / std. `jacobian` k bounds one record's Hessian over the strong convexity of the
-    part that all data sets share; `rank` is the rank of one record's Hessian. With t = a - 1, the map
-    b -> b - t (b' - b) is a bijection while t k < 1, which leaves exp(t a ratio^2 / 2) times a ratio of determinants
-    that factorises over the eigenvalues of the two records' Hessians into J+ and J- (docs/guarantees.md).
+    part that all data sets share; `rank` is the rank of one record's Hessian, `effective_rank` the sum of its
+    eigenvalues over the largest that one can be. With t = a - 1, the map b -> b - t (b' - b) is a bijection while
+    t k < 1, which leaves exp(t a ratio^2 / 2) times a ratio of determinants that factorises over the eigenvalues of
+    the two records' Hessians into J+ and J- (docs/guarantees.md).
     """
 
     ratio: float
     jacobian: float
     rank: int
+    effective_rank: float
     adjacency: Adjacency
     margin: bool
 
     def rdp(self, orders: np.ndarray) -> np.ndarray:
-        a, t, k = orders, orders - 1, self.jacobian
-        base = a * self.ratio**2 / 2
-        plus = np.log1p(k) - np.log1p(t * (k / (1 + k))) / t
-        minus = np.full_like(a, np.inf)
-        fine = t * k < 1
-        minus[fine] = -np.log1p(k) - np.log1p(-t[fine] * k) / t[fine]
+        base, t = orders * self.ratio**2 / 2, orders - 1
+        plus, minus = self._with(orders), self._without(orders)
         if self.adjacency == "replace-one":
-            return np.tile(base + self.rank * (plus + minus), (2, 1))
-        without_with = base + self.rank * minus
+            return np.tile(base + plus + minus, (2, 1))
+        without_with = base + minus
         # the slope has one sign, which bounds this direction without the Jacobian
         if self.margin:
             without_with = np.minimum(without_with, base + (math.log(2) + log_ndtr(t * self.ratio)) / t)
-        return np.stack([base + self.rank * plus, without_with])
+        return np.stack([base + plus, without_with])
+
+    def _at_most(self, curve: Callable[[float], np.ndarray]) -> np.ndarray:
+        """The largest sum of a convex function of eigenvalues, 0 at 0: as many as fit are as large as one can be."""
+        whole, part = divmod(self.effective_rank, 1.0)
+        return whole * curve(self.jacobian) + curve(part * self.jacobian)
+
+    def _with(self, a: np.ndarray) -> np.ndarray:
+        """Sum of J+, which is convex up to k = 1/sqrt(a), where its slope is largest."""
+
+        def plus(k: float) -> np.ndarray:
+            return np.log1p(k) - np.log1p((a - 1) * (k / (1 + k))) / (a - 1)
+
+        steepest = a / (1 + np.sqrt(a)) ** 2
+        beyond = np.minimum(self.rank * plus(self.jacobian), self.effective_rank * self.jacobian * steepest)
+        return np.where(self.jacobian * np.sqrt(a) <= 1, self._at_most(plus), beyond)
+
+    def _without(self, a: np.ndarray) -> np.ndarray:
+        """Sum of J-, which is convex."""
+        t = a - 1
+
+        def minus(k: float) -> np.ndarray:
+            curve, fine = np.full_like(a, np.inf), t * k < 1
+            curve[fine] = -np.log1p(k) - np.log1p(-t[fine] * k) / t[fine]
+            return curve
+
+        return self._at_most(minus)
+
+
+def determinant_loss(jacobian: float, rank: int, effective_rank: float) -> float:
+    """The largest logarithm of det(I + E) for eigenvalues of E up to `jacobian`: where all of them are alike."""
+    return rank * math.log1p(jacobian * effective_rank / rank)
 
 
 @serialisable

@@ -381,7 +381,10 @@ class Mechanism:
 
     def with_noise(self, factor: float) -> "Mechanism":
         """The same mechanism with `factor` times as much noise."""
-        raise InputError(f"mechanism: {type(self).__name__} has no noise that could be calibrated")
+        raise InputError(
+            f"mechanism: {type(self).__name__} has no noise that could be calibrated to epsilon; an algorithm with "
+            "noise is needed"
+        )
 
     def seen_by(self, observer: Observer, event: Event, problem: Problem, facts: PartyFacts) -> Event:
         """What a release costs against this observer; the loss against everybody bounds it for anybody."""

@@ -69,6 +69,8 @@ _UNIT = 2.0**-53
 _SMALL = 2.0**-20
 # and so is the size of its quantile, 4.763, with room for its error
 _FAR = 4.76
+# and so is a direction this short, over the root of its number of coordinates: _NEAR_ZERO would be too much of it
+_SHORT = 2.0**-14
 _SIGN = np.int64(-(2**63))
 _MORE_BITS = 192
 # how often a number may ask before the bits of the next one begin
@@ -213,20 +215,26 @@ def gamma_sphere(words: np.ndarray, more: More) -> np.ndarray:
 
 def rounded_gamma_sphere(words: np.ndarray, more: More, steps: float = GAMMA_STEPS) -> np.ndarray:
     """round(steps b) of such vectors, exactly but for one in 2^100."""
-    vectors, error = _gamma(words, more)
+    vectors, error, near_zero = _gamma(words, more)
     x = vectors * steps
     found = np.rint(x)
-    doubtful = np.abs(x - found) >= 0.5 - error * np.abs(x) - 2.0**-40
+    doubtful = np.abs(x - found) >= 0.5 - error * np.abs(x) - steps * near_zero - _UNIT
     for row in np.flatnonzero(doubtful.any(axis=1)).tolist():
         found[row] = _rounded_gamma_exactly(words, row, more, steps)
     return found
 
 
-def _gamma(words: np.ndarray, more: More) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors, and the relative error of each one's coordinates: 2 QUANTILE_ERROR of direction and its norm, 32
-    units of sums, and what the sum of exponentials is off by."""
+def _gamma(words: np.ndarray, more: More) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The vectors, and the errors of each one's coordinates. Relative: 2 QUANTILE_ERROR of direction and its norm, 32
+    units of sums, 32 of what _NEAR_ZERO does to the norm, and what the sum of exponentials is off by; and _NEAR_ZERO of
+    the direction, which is stretched from its length to the vector's."""
     d = words.shape[1] // 2
     direction = gaussian(words[:, :d], more)
+    lengths = np.linalg.norm(direction, axis=1, keepdims=True)
+    for row in np.flatnonzero(lengths < _SHORT * math.sqrt(d)).tolist():
+        numbers = (_Number(words, row, column, more) for column in range(d))
+        direction[row] = [float(_normal(number, 2 * _MORE_BITS)) for number in numbers]
+        lengths[row] = np.linalg.norm(direction[row])
     uniform = (_unsigned(words[:, d:]) + 0.5) * 2.0**-64
     exponentials = -np.log(uniform)
     for row, column in np.argwhere(uniform < _SMALL).tolist():
@@ -234,8 +242,8 @@ def _gamma(words: np.ndarray, more: More) -> tuple[np.ndarray, np.ndarray]:
         exponentials[row, column] = float(number.context.log(number.uniform(2 * _MORE_BITS)) * -1)
     norm = exponentials.sum(axis=1, keepdims=True)
     off = _UNIT * (36 * norm + 2 * d) + (2.0**-65 / np.maximum(uniform, _SMALL)).sum(axis=1, keepdims=True)
-    lengths = np.linalg.norm(direction, axis=1, keepdims=True)
-    return norm * direction / lengths, 2 * QUANTILE_ERROR + 32 * _UNIT + off / norm
+    stretched = norm / lengths
+    return norm * direction / lengths, 2 * QUANTILE_ERROR + 64 * _UNIT + off / norm, stretched * _NEAR_ZERO
 
 
 def _unsigned(words: np.ndarray) -> np.ndarray:
@@ -360,20 +368,23 @@ def _rounded_gamma_exactly(words: np.ndarray, row: int, more: More, steps: float
 
 def heads(coins: np.ndarray, rate: float, uniform: Callable[[int], np.ndarray]) -> np.ndarray:
     """Places of the coins, bytes of eight random bits, that show heads with chance `rate` < 1, in order. Eight bits
-    decide all but those that tie with the rate's own, for which `uniform` has the rest."""
+    decide all but those that tie with the rate's own, for which `uniform` has the rest: 53 more bits, to which the rate
+    is rounded down, for a loss grows with it."""
     rest, whole = math.modf(rate * 2**8)
+    # all of what 53 bits leave open must be below the rest
+    rest -= 2.0**-53
     # else the coins would be compared as doubles
     limit = np.uint8(whole)
     if not numba_loaded():
         places = np.flatnonzero(coins <= limit)
         ties = np.flatnonzero(coins[places] == limit)
-        return np.delete(places, ties[uniform(len(ties)) >= rest])
+        return np.delete(places, ties[uniform(len(ties)) > rest])
     from coterie.native import draws
 
     places = np.empty(coins.size + 1, np.uint32 if coins.size < 2**32 else np.int64)
     places = places[: draws.list_up_to(coins, limit, places)]
     # nobody's turn comes after the last tie
-    kept = np.append(uniform(draws.count_ties(coins, limit, places)) < rest, False)
+    kept = np.append(uniform(draws.count_ties(coins, limit, places)) <= rest, False)
     return places[: draws.drop_ties(coins, limit, places, kept)]
 
 

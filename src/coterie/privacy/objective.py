@@ -16,7 +16,7 @@ import dataclasses
 import math
 
 from coterie.errors import InputError, PrivacyPreconditionError
-from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected
+from coterie.privacy.events import Both, Event, Gaussian, GaussianObjective, Pure, Unprotected, determinant_loss
 from coterie.privacy.mechanisms import ROUNDED, ArgminGrant, Grant, Mechanism, PartyFacts, issue, output_event
 from coterie.privacy.noise import GAMMA_ERROR, GAMMA_STEPS, NORMAL_ERROR, STEPS, Law, largest_gamma
 from coterie.problems import Problem
@@ -118,6 +118,7 @@ class ArgminBounds:
             ratio=1 / multiplier,
             jacobian=self.jacobian,
             rank=self.problem.loss.rank,
+            effective_rank=self.problem.loss.effective_rank,
             adjacency=self.facts.adjacency,
             margin=self.problem.loss.margin,
         )
@@ -146,7 +147,7 @@ class ArgminBounds:
         )
 
     def gamma_loss(self, rate: float) -> float:
-        """s G + r ln(1 + k); less where slope and curvature of one record cannot be large together.
+        """s G + r ln(1 + k e/r), e the effective rank; less where slope and curvature of a record are never both large.
 
         A self-bounded loss with slope p has curvature p (1 - p), so the record whose Jacobian counts costs at most the
         maximum over p of s w X p + ln(1 + w X^2 p (1 - p) / Lambda), a concave function. Its stationary point solves
@@ -154,7 +155,7 @@ class ArgminBounds:
         """
         loss = self.problem.loss
         if not loss.self_bounded:
-            return rate * self.sensitivity + loss.rank * math.log1p(self.jacobian)
+            return rate * self.sensitivity + determinant_loss(self.jacobian, loss.rank, loss.effective_rank)
         x, w = self.facts.row_norm, self.facts.record_weight
         c, ratio = w * x * x / self.convexity, x / self.convexity
         half = (rate * c - 2 * ratio) / 2
@@ -349,12 +350,13 @@ class DualPerturbation(_GraphMechanism):
         if not self.as_published:
             # the solver's error is paid for out of it
             alpha /= 1 + OUTPUT_SHARE
-        factors = (2 if self.as_published else 1) * problem.loss.rank
-        left = alpha - factors * math.log1p(bounds.jacobian)
+        rank, times = problem.loss.rank, 2 if self.as_published else 1
+        effective_rank = rank if self.as_published else problem.loss.effective_rank
+        left = alpha - times * determinant_loss(bounds.jacobian, rank, effective_rank)
         if left <= 0:
             left = alpha / 2
             # the k that costs the other half
-            wanted = math.expm1(alpha / (2 * factors))
+            wanted = math.expm1(alpha / (2 * times * rank)) * rank / effective_rank
             bounds = dataclasses.replace(bounds, extra_l2=bounds.convexity * (bounds.jacobian / wanted - 1))
         # as published: zeta = alpha_hat for epsilon, that is B/C alpha_hat for (C/B) epsilon, whatever the adjacency
         return bounds.with_gamma_noise(left / (facts.record_weight if self.as_published else bounds.sensitivity))

@@ -388,8 +388,7 @@ class WalkNoise(_MoveMechanism):
 
     def seen_by(self, observer: Observer, event: Event, problem: Problem, facts: PartyFacts) -> Event:
         """Steps that follow a visit shrink distances but for what rounding to the grid and their solvers add, `slack`
-        each. Over m steps sensitivity + m slack is hidden, at the price of (sensitivity + m slack)^2 / m, whose mean is
-        sensitivity^2 E[1/m] + 2 sensitivity slack + slack^2 E[m] for m geometric with mean n/2."""
+        each."""
         if observer != PEER or facts.n_parties <= 2:
             return event
         assert isinstance(event, Gaussian)
@@ -397,10 +396,7 @@ class WalkNoise(_MoveMechanism):
         changes = [self._change(problem, other, multiplier) for other in facts.extreme_parties]
         noise_std = multiplier * max(change for _, _, change in changes)
         error = max(prox.error(tolerance) for prox, tolerance, _ in changes)
-        slack, n = output_event(error, noise_std, facts).ratio, facts.n_parties
-        mean_inverse = 2 * math.log(n / 2) / (n - 2)
-        more = (2 * event.ratio * slack + slack**2 * n / 2) / mean_inverse
-        return TokenWalk(ratio=math.sqrt(event.ratio**2 + more), n_parties=n)
+        return TokenWalk(event.ratio, facts.n_parties, output_event(error, noise_std, facts).ratio)
 
 
 class _SumMechanism(ProximalMechanism):

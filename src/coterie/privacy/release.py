@@ -17,6 +17,12 @@ from coterie.errors import LeakError
 
 # JAX is only partly typed, and its inner parts hardly
 _jax: Any = jax
+# what Python code does that has to know the numbers it computes with
+_STEERED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 _mlir: Any = mlir
 
 
@@ -251,9 +257,17 @@ def check_flow(step: Callable[..., Any], *, records: Any, private: Any, noise: A
     may change: its theorem bounds how far two neighbouring states can drift apart.
     """
     inputs = (records, private, noise, scales, inbox)
-    kept, out = _jax.eval_shape(step, *inputs)
+    try:
+        kept, out = _jax.eval_shape(step, *inputs)
+    except _STEERED as error:
+        place = " ".join(str(error).split())[:300]
+        raise LeakError(
+            "a party's step must not steer Python's control flow, or make a number of Python's or an array of NumPy's, "
+            f"by what it computes with: {place}"
+        ) from error
     if not isinstance(out, Release):
-        raise LeakError(f"a party's step must end in a Release, got {type(out).__name__}")
+        found = "an array" if hasattr(out, "shape") else type(out).__name__
+        raise LeakError(f"a party's step must end in the Release or the Contribution that its grant made, got {found}")
     if _jax.tree.structure(kept) != _jax.tree.structure(private):
         raise LeakError("a party's step must hand back private state of the kind it was given")
 

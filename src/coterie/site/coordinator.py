@@ -8,7 +8,7 @@ it opens sealed contributions, noises their sum, has it on disk before it is pas
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,8 @@ from coterie.site.store import locked, write_whole
 from coterie.transcript import Interrupted, ReleaseChain, Transcript
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+# whom a run waits for
+TELL_AGAIN_S = 5.0
 
 
 class Progress(NamedTuple):
@@ -297,7 +299,9 @@ class Coordinator:
         tell()
         asking = [self._pool.submit(ask, party) for party in parties]
         try:
-            wait(asking, return_when=FIRST_EXCEPTION)
+            while not _over(*wait(asking, TELL_AGAIN_S, FIRST_EXCEPTION)):
+                # whom the run is waiting for, of whom nothing is heard
+                tell()
         finally:
             if not all(future.done() and future.exception() is None for future in asking):
                 # nobody goes on waiting for the others
@@ -376,3 +380,8 @@ class Coordinator:
         if tuple(said.values()) != meant:
             raise MessageError("a signature under something else than this run")
         return statement, signature
+
+
+def _over(done: Collection[Future[Any]], left: Collection[Future[Any]]) -> bool:
+    """Whether everybody has answered, or somebody never will."""
+    return not left or any(future.exception() is not None for future in done)

@@ -26,7 +26,7 @@ from coterie.network.channels import Broadcast, Curator, PairwiseSum, Token
 from coterie.plan import Plan
 from coterie.privacy.accountants import check_delta
 from coterie.site.messages import COORDINATOR, LARGEST_PACKET
-from coterie.values import check_plain, file_text, read_json
+from coterie.values import check_plain, file_text, read_json, spelt_out
 
 FORMAT = "coterie-proposal-1"
 # of a released value: no run that gets anywhere comes near it
@@ -375,5 +375,5 @@ def _allowed(column: Any) -> str:
     if texts is not None:
         allowed = ", ".join(map(plain, texts)) + (", or anything else" if getattr(column, "other", False) else "")
     else:
-        allowed = f"a number from {column.minimum:g} to {column.maximum:g}"
+        allowed = f"a number from {spelt_out(column.minimum)} to {spelt_out(column.maximum)}"
     return allowed + (", or nothing" if getattr(column, "missing", False) is not False else "")

@@ -66,7 +66,7 @@ def misfits(path: Path, proposal: Proposal, party: int) -> list[Misfit]:
     found = [row for misfit in schema.misfits(table) for row in _rows(misfit, table)]
     found += [row for column in schema.columns if isinstance(column, NumberColumn) for row in _narrow(column, table)]
     if table.n_rows != facts.sizes[party]:
-        what = f"records are here, the proposal says {facts.sizes[party]}"
+        what = f"records here; the proposal says {facts.sizes[party]}"
         found.append(Misfit("(all)", what, table.n_rows, None, "", True))
     return found
 
@@ -131,11 +131,11 @@ def _rows(misfit: fitting.Misfit, table: Table) -> Iterator[Misfit]:
         for text, where in sorted(by_text.items(), key=lambda item: -len(item[1])):
             yield row("not among the categories", where, text, misfit.refused)
     elif misfit.what == fitting.OUTSIDE and share > MOST_CUT:
-        yield row(f"outside {misfit.needed}: most of the column, in another unit?", rows, misfit.values[0], True)
+        yield row(f"outside {misfit.needed}: most of the column, in another unit?", rows, misfit.example, True)
     elif misfit.what == fitting.OUTSIDE:
-        yield row(f"outside {misfit.needed}, would be clipped", rows, misfit.values[0], False)
+        yield row(f"outside {misfit.needed}, would be clipped", rows, misfit.example, False)
     else:
-        yield row(misfit.what, rows, misfit.values[0], misfit.refused)
+        yield row(misfit.what, rows, misfit.example, misfit.refused)
 
 
 def _narrow(column: NumberColumn, table: Table) -> Iterator[Misfit]:

@@ -460,8 +460,14 @@ def write_report(directory: Path) -> Path:
     try:
         temporary.write_text(page, encoding="utf-8")
         os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(
+            f"report: {str(path)!r} cannot be written ({error.strerror}); `coterie report RUN --out FILE` writes it "
+            "elsewhere"
+        ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return path
 
 

@@ -32,6 +32,7 @@ from coterie.cli.spec.reading import (
     read_table,
     refuse_unknown,
 )
+from coterie.cli.spec.schemas import NO_PARTY
 from coterie.data import Federation, Label, Schema, load, partition
 from coterie.data.federation import make_design
 from coterie.data.schema import wanted_columns
@@ -305,8 +306,9 @@ def _check_parties(parties: Iterable[object], least: int, table: Table) -> None:
     sizes = Counter(of_rows)
     for name in sorted(sizes):
         plain = " ".join(name.split()).casefold()
-        if plain in ("", "nan", "none"):
-            raise InputError(f"parties: a row has the party {name!r}; every row needs the name of its party")
+        if plain in NO_PARTY:
+            place = table.place(of_rows.index(name))
+            raise InputError(f"parties: {place} has the party {name!r}; every row needs the name of its party")
         if plain in seen:
             raise InputError(f"parties: {seen[plain]!r} and {name!r} differ in case or spaces only; one name is needed")
         seen[plain] = name

@@ -192,6 +192,8 @@ def read_spec(path: str | Path, *, engine: str | None = None) -> Spec:
 def tables_of(text: str, path: Path) -> dict[str, Any]:
     """The tables of a spec as TOML gives them, unknown ones refused."""
     content = tables_in("spec", text, path)
+    if "study" in content:
+        raise InputError("spec: got the table [study]; a study has no data, and is for `coterie propose` or `plan`")
     check_tables("spec", content, SECTIONS, ("data", "privacy"))
     return content
 

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.cli.spec.reading import read_schema
 from coterie.data.federation import row_norms
 from coterie.data.schema import wanted_columns
-from coterie.data.tables import USUAL, Dialect, column_names, read_columns
+from coterie.data.tables import USUAL, Dialect, Table, column_names, read_columns
 from coterie.errors import InputError
 from coterie.values import is_missing, nearest
 
@@ -77,6 +77,10 @@ _SKEWED = (
     "bends = true # proposed: or, instead, centre and scale, where it is known what is usual",
 )
 _SKEWED_WORDS = "log and bends proposed"
+
+
+# in lower case; texts that a table has where nobody wrote a name
+NO_PARTY = ("", "nan", "none")
 
 
 class Described(NamedTuple):
@@ -181,7 +185,11 @@ def _described(
         return written(LEFT_OPEN, f"{key} = []")
     found = sorted({str(value) for value in values.tolist() if not is_missing(value)})
     if len(found) > _MOST_CATEGORIES:
-        raise InputError(f"column {name!r}: {len(found)} different texts; at most {_MOST_CATEGORIES} make categories")
+        many = f"{len(found):,} different texts, more than {_MOST_CATEGORIES}"
+        if is_label:
+            raise InputError(f"--label: got {name!r}, which has {many}; numbers or classes are needed")
+        advice = f"# {many}, as identifiers have: remove the column, or list what could be there"
+        return written(f"{LEFT_OPEN}: {many}", advice, f"{key} = []")
     blanks = any(is_missing(value) for value in values.tolist()) or (not is_label and len(found) < 2)
     more = ("missing = true",) if blanks and not is_label else ()
     return written(READ, f"{key} = [{', '.join(map(_quoted, found))}]", *more)
@@ -224,23 +232,24 @@ def check_file(schema_path: Path, file: Path, *, dialect: Dialect = USUAL, show_
     names, numbers = wanted_columns(schema)
     party = [] if schema.party_column is None else [schema.party_column]
     table = read_columns(file, [*names, *party], numbers=numbers, dialect=dialect)
-    parties = None if schema.party_column is None else len(set(table.pop(schema.party_column).tolist()))
-    misfits = [
+    parties = None if schema.party_column is None else table.pop(schema.party_column).tolist()
+    misfits = [] if schema.party_column is None else _without_a_party(schema.party_column, parties or (), table)
+    misfits += [
         {
             "column": misfit.column,
             "what": misfit.what,
             "count": len(misfit.rows),
             "first": table.place(int(misfit.rows[0])),
-            **({"value": str(misfit.values[0])} if show_values else {}),
+            **({"value": misfit.example} if show_values else {}),
             "needed": misfit.needed,
             "refused": misfit.refused,
         }
         for misfit in schema.misfits(table)
     ]
-    summary = {
+    summary: dict[str, Any] = {
         "records": table.n_rows,
         "features": len(schema.feature_names),
-        "parties": parties,
+        "parties": None if parties is None else len(set(parties)),
         "data_derived": list(data_derived),
         "by_the_schema": schema.rows_clipped,
     }
@@ -248,3 +257,11 @@ def check_file(schema_path: Path, file: Path, *, dialect: Dialect = USUAL, show_
         # rounding can leave the longest rows a hair above 1, and nobody would call that clipping
         summary["rows_clipped"] = int(np.sum(row_norms(schema.encode(table)) > 1 + 1e-9))
     return Checked(summary, misfits)
+
+
+def _without_a_party(column: str, parties: Sequence[object], table: Table) -> list[dict[str, Any]]:
+    rows = [row for row, name in enumerate(parties) if " ".join(str(name).split()).casefold() in NO_PARTY]
+    if not rows:
+        return []
+    where = {"column": column, "what": "missing", "count": len(rows), "first": table.place(rows[0])}
+    return [{**where, "needed": "the name of a party", "refused": True}]
