@@ -83,5 +83,5 @@ def test_a_mutant_is_one_line_that_still_is_python(mutants):
         changed = mutant.source.splitlines()
         assert [k for k, (one, two) in enumerate(zip(lines, changed, strict=True)) if one != two] == [mutant.line - 1]
         ast.parse(mutant.source)
-    dropped = [m for m in found if m.after == "proved = self.ratio * np.sqrt(orders * (orders - 1)) < math.sqrt(2)"]
-    assert len(dropped) == 1
+    loosened = "return np.where(self.jacobian * np.sqrt(a) <= 2, self._at_most(plus), beyond)"
+    assert [mutant.after for mutant in found].count(loosened) == 1
