@@ -123,18 +123,19 @@ _SUMMED = 1e-12
 
 
 @functools.lru_cache(maxsize=64)
-def _steps_until(n_parties: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Runs of numbers of steps until a walk is at one of two of the parties: first, last, and logarithm of the chance.
-    Each of the first 64 is a run of its own, later ones are 2 % long; the last run has no end."""
-    chance = 2 / n_parties
-    longest = 64 + math.ceil(20 * n_parties)
+def _hidden_by_steps(n_parties: int) -> tuple[np.ndarray, np.ndarray]:
+    """x, and log E exp(x/m) at most, m the steps until a walk is at one of two of the parties. Each of the first 64 is
+    taken by itself, later ones in runs that are 2 % long by the first of each; the last run has no end."""
+    log_stay, longest = math.log1p(-2 / n_parties), 64 + 20 * n_parties
     later = np.geomspace(65, longest, 2 + math.ceil(math.log(longest / 65) / 0.02))
     first = np.unique(np.concatenate([np.arange(1.0, 65.0), np.floor(later)]))
-    last = np.append(first[1:] - 1, first[-1])
-    log_stay = math.log1p(-chance)
-    within = -np.expm1((last - first + 1) * log_stay)
-    within[-1] = 1.0
-    return first, last, (first - 1) * log_stay + np.log(within)
+    within = -np.expm1(np.append(np.diff(first), np.inf) * log_stay)
+    chance = np.exp((first - 1) * log_stay) * within
+    x = np.append(0.0, np.geomspace(1e-4, 1e5, 1000))
+    # exp(x/m) = exp(x) exp(-x (1 - 1/m)), for it to stay finite
+    scaled = np.exp(-x[:, None] * (1 - 1 / first)) @ chance
+    small = np.log1p(np.expm1(np.minimum(x, 1.0)[:, None] / first) @ chance)
+    return x, np.where(x <= 1, small, x + np.log(scaled)) * (1 + _SUMMED)
 
 
 @serialisable
@@ -144,12 +145,14 @@ class TokenWalk(Event):
 
     `ratio` = sensitivity / noise_std of the visit; `slack` the same of what rounding lets two tokens drift apart in a
     step. Given the walk, the m steps until it is next at the observer or back at the protected party hide the visit
-    (amplification by iteration): (ratio + m slack)^2 a / (2m) is lost. m is geometric with a chance of 2/n whatever
+    (amplification by iteration): (ratio + m slack)^2 a / (2m) is lost. m is geometric with a chance q = 2/n whatever
     happened before, so over all walks, by joint convexity of exp((a - 1) D), a visit costs
 
-        log( E exp(a (a - 1) (ratio + m slack)^2 / (2m)) ) / (a - 1),
+        log( E exp(c (ratio + m slack)^2 / m) ) / (a - 1),      c = a (a - 1) / 2,
 
-    never more than the loss against everybody (docs/guarantees.md).
+    never more than the loss against everybody (docs/guarantees.md). As one of them falls and the other grows with m,
+    E exp(c ratio^2 / m) times E exp(c slack^2 m) is at least the mean of the product; the logarithm of the first is
+    convex in c ratio^2, so that chords are not below it.
     """
 
     ratio: float
@@ -160,17 +163,15 @@ class TokenWalk(Event):
         n, everybody = self.n_parties, orders * self.ratio**2 / 2
         if n <= 2:
             return np.tile(everybody, (2, 1))
-        first, last, log_chance = _steps_until(n)
-        c = (orders * (orders - 1) / 2)[:, None]
-        # the largest of the steps in a run of them; after the last run a geometric series is left
-        lost = c * (self.ratio**2 / first + 2 * self.ratio * self.slack + last * self.slack**2)
-        drift = np.exp(np.minimum(c[:, 0] * self.slack**2, 1.0)) * (1 - 2 / n)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            lost[:, -1] += np.where(drift < 1, np.log(2 / n / (1 - drift)), np.inf)
-            small = np.log1p((np.exp(log_chance) * np.expm1(np.minimum(lost, 1.0))).sum(axis=1))
-            large = cast(np.ndarray, np.logaddexp.reduce(log_chance + lost, axis=1))
-        hidden = np.where(lost.max(axis=1) <= 1, small, large) / (orders - 1) * (1 + _SUMMED)
-        return np.tile(np.minimum(hidden, everybody), (2, 1))
+        c = orders * (orders - 1) / 2
+        x, hidden = _hidden_by_steps(n)
+        lost = c * self.ratio**2
+        lost = np.where(lost <= x[-1], np.interp(lost, x, hidden), lost)
+        # -log E exp(c slack^2 m), of the geometric series
+        fall = np.expm1(-c * self.slack**2) * n / 2
+        drift = np.where(fall > -1, -np.log1p(np.maximum(fall, -1 + 1e-15)), np.inf)
+        most = (lost + 2 * c * self.ratio * self.slack + drift) / (orders - 1)
+        return np.tile(np.minimum(most, everybody), (2, 1))
 
     @property
     def pure(self) -> float:
