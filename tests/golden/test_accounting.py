@@ -241,6 +241,34 @@ def test_eigenvalues_of_many_classes_cost_no_more_than_is_stated_and_hardly_less
     assert (stated[finite] <= 2.5 * reached[finite] + 1e-12).all()
 
 
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("jacobian", [0.05, 0.2, 0.45])
+def test_one_record_of_three_classes_loses_no_more_than_is_stated(ratio, jacobian):
+    """Exact divergences of the minimiser's densities with one record and with none, by the trapezoidal rule over the
+    noise; Lambda and the row are 1. What all three coefficients have in common no record moves."""
+    loss, orders = Multinomial(3), np.array([1.5, 2.0, 3.0])
+    weight = 2 * jacobian
+    std = weight * loss.lipschitz / ratio
+    line, step = np.linspace(-10 * std, 10 * std, 501, retstep=True)
+    plane = np.array([[1, -1, 0], [1, 1, -2]]) / np.sqrt([[2], [6]])
+    b = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2) @ plane
+    chance = np.exp(-(b**2).sum(axis=1) / (2 * std**2)) * step**2 / (2 * np.pi * std**2)
+    p = np.exp(-b - np.max(-b, axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    # without the record f = -b; with it the same f needs another b
+    other = b - weight * (p - np.eye(3)[0])
+    bends = np.eye(3) + weight * (p[:, :, None] * np.eye(3) - p[:, :, None] * p[:, None, :])
+    log_ratio = ((b**2).sum(axis=1) - (other**2).sum(axis=1)) / (2 * std**2) + np.log(np.linalg.det(bends))
+    assert chance @ np.exp(log_ratio) == pytest.approx(1.0, abs=1e-7)
+    words = {"rank": loss.rank, "effective_rank": loss.effective_rank, "adjacency": "zero-out", "margin": False}
+    stated = GaussianObjective(ratio=ratio, jacobian=jacobian, **words).rdp(orders)
+    powers = np.array([orders, 1 - orders])
+    exact = np.log([[chance @ np.exp(power * log_ratio) for power in row] for row in powers]) / (orders - 1)
+    assert (exact <= stated).all()
+    # and not next to nothing: a bound ten times as large would be of no use
+    assert exact[0, 1] > 0.1 * stated[0, 1]
+
+
 @pytest.mark.parametrize("jacobian", [0.25, 0.5, 4.0])
 def test_objective_curve_is_infinite_where_the_proof_ends(jacobian):
     """From order 1 + 1/k on there is no bound: a large number instead of infinity would be an invention."""
